@@ -1,0 +1,53 @@
+"""Every error this package raises on purpose.
+
+Each has one base, so that a caller can catch them all, and is also the builtin that a Python
+programmer would expect. A message says what was wrong, which value it was, and what to do.
+"""
+
+
+class SlrtError(Exception):
+    """Base of all errors raised deliberately by slrt-dask."""
+
+
+class InvalidInput(SlrtError, ValueError):
+    """Data or an argument that cannot be used."""
+
+
+class InvalidConfig(SlrtError, ValueError):
+    """A configuration with an unknown key or a value outside its range."""
+
+
+class UnsupportedFormat(SlrtError, ValueError):
+    """A file type or a store version that this release cannot read."""
+
+
+class StoreExists(SlrtError, FileExistsError):
+    """A path that should be new and is not."""
+
+
+class StoreNotFound(SlrtError, FileNotFoundError):
+    """A path that holds no store."""
+
+
+class StoreCorrupt(SlrtError, ValueError):
+    """A store that is incomplete, torn or altered."""
+
+
+class MemoryBudgetExceeded(SlrtError, MemoryError):
+    """Work that would not fit in the memory it was given."""
+
+
+class MissingDependency(SlrtError, ImportError):
+    """An optional package that this feature needs."""
+
+
+class NotYetAvailable(SlrtError, NotImplementedError):
+    """A documented name whose capability is not in this release."""
+
+
+class StateLost(SlrtError, RuntimeError):
+    """A worker that no longer holds the state a step was written for."""
+
+
+class NumericalBreakdown(SlrtError, ArithmeticError):
+    """A computation that produced a value no exact arithmetic would."""
