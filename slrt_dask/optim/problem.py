@@ -1,0 +1,108 @@
+"""What the optimisers ask of a problem, and nothing more.
+
+g(U) is the optimal value of an inner maximisation over dual variables, solved to a relative
+residual. A truncated solve gives a *lower* estimate of g, wrong by ½ rᵀA⁻¹r: second order in its
+residual r, while the gradient is wrong to first order. What is known of g at a point is a value,
+an Evaluation: gradient, Hessian and certificate take it, so nothing is solved twice.
+This file changes when the contract between optimisers and problems does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from slrt_dask.optim.manifold import Point, SpectrahedronProduct
+
+
+class InnerReport(Protocol):
+    """How an inner solve ended."""
+
+    @property
+    def iterations(self) -> int:
+        """Inner iterations spent on this solve."""
+
+    @property
+    def residual(self) -> float:
+        """‖r‖ / ‖y‖ reached."""
+
+    @property
+    def converged(self) -> bool:
+        """False when the solve stopped before the tolerance it was asked for."""
+
+    @property
+    def sweeps(self) -> int:
+        """Passes over the observations spent on this solve."""
+
+
+class Evaluation(Protocol):
+    """What is known of g at a point; it may carry an opaque dual besides."""
+
+    @property
+    def point(self) -> Point:
+        """K factors (n_k, r_k)."""
+
+    @property
+    def cost(self) -> float:
+        """The estimate of g, never above it but for rounding."""
+
+    @property
+    def inner(self) -> InnerReport:
+        """How the inner solve behind it ended."""
+
+
+class Certificate(Protocol):
+    """Bounds on the distance to the global optimum of the convex problem."""
+
+    @property
+    def primal(self) -> float:
+        """Upper bound P: the primal objective at a feasible tensor."""
+
+    @property
+    def dual(self) -> float:
+        """Lower bound D: the dual objective."""
+
+    @property
+    def gap(self) -> float:
+        """P − D, not negative but for rounding."""
+
+    @property
+    def relative_gap(self) -> float:
+        """P − D relative to the size of the objective."""
+
+    @property
+    def paper_gap(self) -> float:
+        """Σ λ_k/2 (σ_k² − ‖U_kᵀX_k‖²): bounds the gap when the inner solve is exact."""
+
+    @property
+    def violation(self) -> float:
+        """By how much the tensor missed the constraint before it was made feasible."""
+
+
+EvaluationType = TypeVar("EvaluationType", bound=Evaluation)
+
+
+class Problem(Protocol[EvaluationType]):
+    """Minimise g over a product of spectrahedra.
+
+    The type parameter is the problem's own Evaluation: it gets back only what it gave out.
+    """
+
+    @property
+    def manifold(self) -> SpectrahedronProduct:
+        """Where the points live."""
+
+    def evaluate(self, point: Point, *, rtol: float, warm: EvaluationType | None) -> EvaluationType:
+        """Solve the inner problem at point to ‖r‖ ≤ rtol ‖y‖, starting from the dual of warm."""
+
+    def gradient(self, evaluation: EvaluationType) -> Point:
+        """Euclidean gradient of g, K arrays (n_k, r_k)."""
+
+    def hessian(self, evaluation: EvaluationType, direction: Point, *, rtol: float) -> Point:
+        """D∇g[direction], Euclidean, its inner solve to rtol relative to its right-hand side."""
+
+    def certify(self, evaluation: EvaluationType) -> Certificate:
+        """Bounds that hold however loosely the inner problem was solved."""
+
+
+AnyProblem: TypeAlias = Problem[Any]
+"""A problem as the optimisers see it: they never look inside an evaluation."""

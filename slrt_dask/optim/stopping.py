@@ -1,0 +1,67 @@
+"""When a run ends, and the sentence that says why.
+
+This file changes when a reason to stop is added or a tolerance gets another meaning.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from slrt_dask.errors import InvalidConfig
+from slrt_dask.optim.method import MethodState
+from slrt_dask.optim.problem import Certificate
+
+
+class StopReason(Enum):
+    """Why a run ended, as a sentence."""
+
+    GAP = "Converged: the certified relative duality gap is within its tolerance."
+    GRADIENT = "Converged: the relative gradient norm is within its tolerance."
+    EXHAUSTED = "Stopped: no further decrease is possible at this precision."
+    INNER_LIMIT = (
+        "Stopped: no further decrease was found, and inner solves ended before their tolerance."
+    )
+    ITERATIONS = "Stopped: the iteration limit was reached."
+    SECONDS = "Stopped: the time limit was reached."
+    INTERRUPTED = "Stopped: interrupted by the user; the last accepted point was kept."
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """The tolerances and limits of a run. A tolerance of 0 is never met; None is no limit."""
+
+    gap_tolerance: float = 1e-3
+    """On the certified relative gap."""
+    gradient_tolerance: float = 1e-6
+    """Met when ‖grad‖ ≤ gradient_tolerance · |g|."""
+    max_iterations: int = 200
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("gap_tolerance", "gradient_tolerance"):
+            value = getattr(self, name)
+            if not 0.0 <= value < math.inf:
+                raise InvalidConfig(f"{name} is {value}; give a finite number that is at least 0")
+        if self.max_iterations < 0:
+            raise InvalidConfig(f"max_iterations is {self.max_iterations}; give 0 or more")
+        if self.max_seconds is not None and not self.max_seconds >= 0.0:
+            raise InvalidConfig(f"max_seconds is {self.max_seconds}; give None, or 0 or more")
+
+    def gap_is_closed(self, certificate: Certificate) -> bool:
+        """Whether the certified relative gap is within tolerance."""
+        return certificate.relative_gap <= self.gap_tolerance
+
+    def reason(self, state: MethodState, seconds: float) -> StopReason | None:
+        """Why a run in this state should end, its gap aside; None to go on."""
+        if state.gradient_norm <= self.gradient_tolerance * abs(state.evaluation.cost):
+            return StopReason.GRADIENT
+        if state.exhausted:
+            capped = not state.inner_converged
+            return StopReason.INNER_LIMIT if capped else StopReason.EXHAUSTED
+        if state.iteration >= self.max_iterations:
+            return StopReason.ITERATIONS
+        if self.max_seconds is not None and seconds >= self.max_seconds:
+            return StopReason.SECONDS
+        return None
