@@ -1,0 +1,30 @@
+"""Observations at rest: the store, everything that makes one, and synthetic data to try it on."""
+
+from __future__ import annotations
+
+from slrt_dask.data.arrays import from_array
+from slrt_dask.data.coo import from_batches, from_coo
+from slrt_dask.data.header import PartitionInfo, StoreHeader
+from slrt_dask.data.layout import (
+    create_store,
+    finish_store,
+    read_header,
+    read_partition,
+    write_partition,
+)
+from slrt_dask.data.store import ObservationStore, open_store
+
+__all__ = [
+    "ObservationStore",
+    "PartitionInfo",
+    "StoreHeader",
+    "create_store",
+    "finish_store",
+    "from_array",
+    "from_batches",
+    "from_coo",
+    "open_store",
+    "read_header",
+    "read_partition",
+    "write_partition",
+]

@@ -1,0 +1,270 @@
+"""From a source of batches to a finished store, in memory of about a batch plus a partition.
+
+Four passes: read (check every batch, put it on local disk), sort (each batch by slab index, and
+count slices), arrange (gather each slab from all batches, order it, settle duplicates), write.
+The store is created only when everything has been checked. This changes when the passes do.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from slrt_dask.data import location
+from slrt_dask.data.batches import Batch, Source, check_shape, checked, describe, rebatch
+from slrt_dask.data.duplicates import DuplicateRule, check_rule, merge
+from slrt_dask.data.header import VALUE_TYPES, PartitionInfo, StoreHeader, float_name
+from slrt_dask.data.layout import create_store, finish_store, partition_name, write_partition
+from slrt_dask.data.location import StorePath
+from slrt_dask.data.scratch import ScratchFile, gathered, taken, write_scratch
+from slrt_dask.data.slabs import Slab, SliceHistogram, choose_slab_mode, lexicographic_order
+from slrt_dask.errors import InvalidInput
+
+Progress = Callable[[str, int, int | None], None]
+PARTITION_ENTRIES = 2_000_000
+BATCH_ENTRIES = 1_000_000
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How a store is made.
+
+    `slab_mode` None is the longest mode; `dtype` None keeps float32 and makes all else float64.
+    `progress(stage, done, total)` is called as work proceeds; total None means unknown.
+    """
+
+    duplicates: DuplicateRule = "error"
+    slab_mode: int | None = None
+    partition_entries: int = PARTITION_ENTRIES
+    dtype: DTypeLike | None = None
+    dimension_names: Sequence[str] | None = None
+    progress: Progress | None = None
+    batch_entries: int = BATCH_ENTRIES
+
+    def __post_init__(self) -> None:
+        check_rule(self.duplicates)
+        if self.partition_entries < 1 or self.batch_entries < 1:
+            raise InvalidInput(
+                f"partition_entries={self.partition_entries} and batch_entries="
+                f"{self.batch_entries}: both must be at least 1."
+            )
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        if self.progress is not None:
+            self.progress(stage, done, total)
+
+
+def ingest(path: StorePath, source: Source, options: IngestOptions) -> None:
+    """Make a store at a new path from everything the source yields.
+
+    After an error nothing is left at the path, nor beside it.
+    """
+    place = location.normal_path(path)
+    location.refuse_existing(place)
+    dtype = _value_dtype(source, options)
+    with tempfile.TemporaryDirectory(
+        prefix=".slrt-ingest-", dir=location.scratch_parent(place)
+    ) as directory:
+        work = Path(directory)
+        files, shape = _read(source, dtype, work, options)
+        names = _dimension_names(options.dimension_names or source.dimension_names, shape)
+        slab_mode = _slab_mode(options.slab_mode, shape)
+        files, slabs = _sort(files, shape, slab_mode, work, options)
+        parts = _arrange(files, slabs, shape, slab_mode, work, source, options)
+        header = StoreHeader(
+            kind="observations",
+            shape=shape,
+            nnz=sum(file.count for file, _ in parts),
+            slab_mode=slab_mode,
+            dtype=dtype.name,
+            partitions=_partitions(slabs, parts),
+            mean=math.fsum(total for _, total in parts) / sum(file.count for file, _ in parts),
+            dimension_names=names,
+            coordinates=source.coordinates,
+        )
+        _write(place, header, [file for file, _ in parts], options)
+
+
+def _read(
+    source: Source, dtype: np.dtype[Any], work: Path, options: IngestOptions
+) -> tuple[list[ScratchFile], tuple[int, ...]]:
+    """Check every batch and keep it as raw columns; the shape is the one given, or the least."""
+    shape = None if source.shape is None else check_shape(source.shape)
+    files: list[ScratchFile] = []
+    largest: list[int] = []
+    arriving = _counted(source.batches(options.batch_entries), source.total, options)
+    for batch in rebatch(arriving, options.batch_entries):
+        good = checked(batch, source, shape, dtype)
+        if files and good.indices.shape[0] != files[0].order:
+            raise InvalidInput(
+                f"a batch has indices of {good.indices.shape[0]} modes after batches of "
+                f"{files[0].order}; give every batch the same number of modes."
+            )
+        files.append(write_scratch(work / f"read-{len(files):06d}", good))
+        most = [int(column.max()) for column in good.indices]
+        largest = [max(pair) for pair in zip(largest, most, strict=True)] if largest else most
+    if not files:
+        raise InvalidInput(
+            "there are no observations to store: every entry is missing, or the source is empty."
+        )
+    return files, shape or check_shape([position + 1 for position in largest])
+
+
+def _counted(
+    batches: Iterable[Batch], total: int | None, options: IngestOptions
+) -> Iterator[Batch]:
+    done = 0
+    options.report("read", 0, total)
+    for batch in batches:
+        yield batch
+        done += batch.values.shape[0] if batch.visited is None else batch.visited
+        options.report("read", done, total)
+
+
+def _sort(
+    files: list[ScratchFile],
+    shape: tuple[int, ...],
+    slab_mode: int,
+    work: Path,
+    options: IngestOptions,
+) -> tuple[list[ScratchFile], tuple[Slab, ...]]:
+    """Each batch stably sorted by slab index, and the slabs that balance their total."""
+    histogram = SliceHistogram(shape[slab_mode])
+    ordered: list[ScratchFile] = []
+    for number, file in enumerate(files):
+        options.report("sort", number, len(files))
+        batch = file.read()
+        positions = batch.indices[slab_mode]
+        histogram.add(positions)
+        order = np.argsort(positions, kind="stable")
+        ordered.append(write_scratch(work / f"sort-{number:06d}", taken(batch, order)))
+        file.path.unlink()
+    options.report("sort", len(files), len(files))
+    return ordered, histogram.slabs(options.partition_entries)
+
+
+def _arrange(
+    files: list[ScratchFile],
+    slabs: tuple[Slab, ...],
+    shape: tuple[int, ...],
+    slab_mode: int,
+    work: Path,
+    source: Source,
+    options: IngestOptions,
+) -> list[tuple[ScratchFile, float]]:
+    """Each slab in its final order without duplicates, as a file, with the sum of its values."""
+    edges = np.array([0, *(slab.stop for slab in slabs)], dtype=np.int64)
+    offsets = [np.searchsorted(file.read_mode(slab_mode), edges).tolist() for file in files]
+    parts: list[tuple[ScratchFile, float]] = []
+    for number in range(len(slabs)):
+        options.report("arrange", number, len(slabs))
+        batch = gathered(
+            (file, offset[number], offset[number + 1])
+            for file, offset in zip(files, offsets, strict=True)
+        )
+        order, repeated = lexicographic_order(tuple(batch.indices), shape, slab_mode)
+        final = _settled(taken(batch, order), repeated, source, options.duplicates)
+        total = float(np.sum(final.values, dtype=np.float64))
+        parts.append((write_scratch(work / f"part-{number:06d}", final), total))
+    options.report("arrange", len(slabs), len(slabs))
+    for file in files:
+        file.path.unlink()
+    return parts
+
+
+def _settled(
+    batch: Batch, repeated: np.ndarray[Any, np.dtype[np.bool_]], source: Source, rule: DuplicateRule
+) -> Batch:
+    """The ordered batch with one entry per index, and without its rows, no longer needed."""
+    if not repeated.any():
+        return Batch(batch.indices, batch.values)
+    if rule == "error":
+        second = int(np.argmax(repeated))
+        index = batch.indices[:, second].tolist()
+        rows = "" if batch.rows is None else _row_pair(batch, second, source.row_word)
+        raise InvalidInput(
+            f"{describe(source, None, index)} is observed twice{rows}, with values "
+            f"{batch.values[second - 1]} and {batch.values[second]}; remove one, or choose "
+            'duplicates="mean", "sum" or "last".'
+        )
+    kept, values = merge(batch.values, repeated, rule)
+    if not np.isfinite(values).all():
+        entry = int(kept[np.argmin(np.isfinite(values))])
+        raise InvalidInput(
+            f"{describe(source, None, batch.indices[:, entry].tolist())}: the {rule} of its "
+            f'values does not fit in {values.dtype}; use float64, or duplicates="last".'
+        )
+    return Batch(batch.indices[:, kept], values)
+
+
+def _row_pair(batch: Batch, second: int, word: str) -> str:
+    if batch.rows is None:
+        return ""
+    return f", in {word} {batch.rows[second - 1]} and {word} {batch.rows[second]}"
+
+
+def _write(
+    place: str, header: StoreHeader, files: list[ScratchFile], options: IngestOptions
+) -> None:
+    """Create the store, fill its partitions, and mark it complete; or leave nothing."""
+    create_store(place, header)
+    try:
+        checksums: list[int] = []
+        for number, (part, file) in enumerate(zip(header.partitions, files, strict=True)):
+            options.report("write", number, len(files))
+            batch = file.read()
+            checksums.append(write_partition(place, part.name, tuple(batch.indices), batch.values))
+            file.path.unlink()
+        finish_store(place, header.with_checksums(tuple(checksums)))
+        options.report("write", len(files), len(files))
+    except BaseException:
+        location.remove(place)
+        raise
+
+
+def _partitions(
+    slabs: tuple[Slab, ...], parts: list[tuple[ScratchFile, float]]
+) -> tuple[PartitionInfo, ...]:
+    return tuple(
+        PartitionInfo(partition_name(number), file.count, slab.first, slab.stop)
+        for number, (slab, (file, _)) in enumerate(zip(slabs, parts, strict=True))
+    )
+
+
+def _value_dtype(source: Source, options: IngestOptions) -> np.dtype[Any]:
+    if options.dtype is None:
+        return np.dtype(float_name(source.dtype))
+    wanted = np.dtype(options.dtype)
+    if wanted.name not in VALUE_TYPES:
+        raise InvalidInput(
+            f"dtype {wanted} cannot be stored; choose one of {', '.join(VALUE_TYPES)}."
+        )
+    return wanted
+
+
+def _slab_mode(wanted: int | None, shape: tuple[int, ...]) -> int:
+    if wanted is None:
+        return choose_slab_mode(shape)
+    if not 0 <= wanted < len(shape):
+        raise InvalidInput(
+            f"slab_mode={wanted} is not a mode of shape {shape}; choose 0 to {len(shape) - 1}."
+        )
+    return wanted
+
+
+def _dimension_names(names: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or len(names) != len(shape) or len(set(names)) != len(names):
+        raise InvalidInput(
+            f"dimension_names={names!r} do not fit shape {shape}; give {len(shape)} different "
+            "names."
+        )
+    return tuple(str(name) for name in names)

@@ -1,0 +1,251 @@
+"""The store format on disk: how columns become zarr arrays and come back.
+
+A root zarr v3 group holds one group per partition, because partitions differ in length, and each
+of those holds the columns `indices_0 … indices_{K-1}` and `values`. Metadata is created first, by
+one process; each partition is then written once, by anyone; the root's attribute block is written
+last. zarr reads a missing chunk as fill without an error, so readers trust checksums only.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import ArrayLike, NDArray
+from zarr.codecs import BloscCodec
+
+from slrt_dask.data import location
+from slrt_dask.data.header import (
+    BLOCK_NAME,
+    FORMAT_VERSION,
+    PartitionInfo,
+    StoreHeader,
+    parse_block,
+)
+from slrt_dask.data.location import StorePath
+from slrt_dask.errors import InvalidInput, StoreCorrupt, StoreNotFound
+
+__all__ = [
+    "PartitionInfo",
+    "StoreHeader",
+    "create_store",
+    "finish_store",
+    "partition_name",
+    "read_header",
+    "read_partition",
+    "write_partition",
+]
+
+LARGEST_CHUNK = 4_000_000
+Columns = tuple[NDArray[Any], ...]
+
+
+def partition_name(number: int) -> str:
+    return f"p{number:05d}"
+
+
+def create_store(path: StorePath, header: StoreHeader) -> None:
+    """Claim a new path and create every group and array in it, without any data.
+
+    The header's checksums, mean and digest are not used: they are known only after writing.
+    """
+    place = location.normal_path(path)
+    location.claim(place)
+    try:
+        unfinished = {"format_version": FORMAT_VERSION, "kind": header.kind, "complete": False}
+        root = zarr.create_group(place, attributes={BLOCK_NAME: unfinished})
+        for part in header.partitions:
+            _create_partition(root, header, part)
+    except BaseException:
+        location.remove(place)
+        raise
+
+
+def write_partition(
+    path: StorePath, name: str, indices: Sequence[ArrayLike], values: ArrayLike
+) -> int:
+    """Write one partition of a created store and return its checksum.
+
+    indices : K arrays (count,);  values : array (count,).
+    Any process may do this, one writer per partition.
+    """
+    place = location.normal_path(path)
+    group = zarr.open_group(place, mode="r+", path=name)
+    names = column_names(len(indices))
+    checksum = 0
+    for column, data in zip(names, (*indices, values), strict=True):
+        target = _array_in(group, column)
+        stored = np.ascontiguousarray(data, dtype=target.dtype)
+        if stored.shape != target.shape:
+            raise InvalidInput(
+                f"partition {name} of {place} was created for {target.shape[0]} entries, but "
+                f"{column} has shape {stored.shape}; create the store with the right counts."
+            )
+        checksum = zlib.crc32(_raw(stored), checksum)
+        if stored.size:
+            target[:] = stored
+    return checksum
+
+
+def finish_store(path: StorePath, header: StoreHeader) -> StoreHeader:
+    """Write the attribute block, in one write, and return the header with its digest.
+
+    `header` carries the checksums that `write_partition` returned.
+    """
+    sealed = header.sealed()
+    root = zarr.open_group(location.normal_path(path), mode="r+")
+    root.attrs.put({BLOCK_NAME: sealed.to_block()})
+    return sealed
+
+
+def read_header(path: StorePath) -> StoreHeader:
+    """The header of a finished store, after checking that every array it names is there."""
+    place = location.normal_path(path)
+    root = _open_root(place)
+    header = parse_block(root.attrs.asdict().get(BLOCK_NAME), place)
+    _check_arrays(root, header, place)
+    return header
+
+
+def read_partition(
+    path: StorePath, header: StoreHeader, index: int, verify: bool = True
+) -> tuple[Columns, NDArray[Any]]:
+    """The columns of one partition: K index arrays (count,) and the values (count,)."""
+    place = location.normal_path(path)
+    if not 0 <= index < len(header.partitions):
+        raise InvalidInput(
+            f"partition {index} was asked for; {place} has partitions 0 to "
+            f"{len(header.partitions) - 1}."
+        )
+    part = header.partitions[index]
+    columns = _read_columns(place, header, part)
+    if verify:
+        _check_columns(place, part, columns)
+    return columns[:-1], columns[-1]
+
+
+def column_names(order: int) -> tuple[str, ...]:
+    return (*(f"indices_{mode}" for mode in range(order)), "values")
+
+
+def _create_partition(root: zarr.Group, header: StoreHeader, part: PartitionInfo) -> None:
+    group = root.create_group(part.name)
+    pieces = max(1, math.ceil(part.count / LARGEST_CHUNK))
+    chunks = (max(1, math.ceil(part.count / pieces)),)
+    squeeze = BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle")
+    # Fill values that are never data: zarr leaves out chunks that hold only fill, and a chunk
+    # that was lost should not read as plausible numbers.
+    for column in column_names(header.order)[:-1]:
+        group.create_array(
+            column,
+            shape=(part.count,),
+            chunks=chunks,
+            dtype=header.index_dtype,
+            compressors=(squeeze,),
+            fill_value=-1,
+        )
+    group.create_array(
+        "values",
+        shape=(part.count,),
+        chunks=chunks,
+        dtype=header.value_dtype,
+        compressors=None,
+        fill_value=float("nan"),
+    )
+
+
+def _open_root(place: str) -> zarr.Group:
+    try:
+        return zarr.open_group(place, mode="r")
+    except FileNotFoundError as error:
+        if location.exists(place):
+            raise StoreNotFound(
+                f"{place} exists but holds no zarr group, so there is no store to open; "
+                "check the path."
+            ) from error
+        raise StoreNotFound(f"there is no store at {place}; check the path.") from error
+    except OSError:
+        raise
+    except Exception as error:
+        raise StoreCorrupt(
+            f"{place} cannot be read as a zarr group ({error}); restore it from a copy, or "
+            "ingest again."
+        ) from error
+
+
+def _check_arrays(root: zarr.Group, header: StoreHeader, place: str) -> None:
+    with warnings.catch_warnings():
+        # zarr warns about what it does not recognise; here that becomes an error that names it.
+        warnings.simplefilter("ignore")
+        try:
+            members = dict(root.members(max_depth=1))
+        except OSError:
+            raise
+        except Exception as error:
+            raise StoreCorrupt(
+                f"{place} holds metadata that cannot be read ({error}); ingest again."
+            ) from error
+    for part in header.partitions:
+        if part.name not in members:
+            raise StoreCorrupt(f"{place} has lost its partition {part.name}; ingest again.")
+        for column in column_names(header.order):
+            _check_array(members.get(f"{part.name}/{column}"), header, part, column, place)
+
+
+def _check_array(
+    array: object, header: StoreHeader, part: PartitionInfo, column: str, place: str
+) -> None:
+    if not isinstance(array, zarr.Array):
+        raise StoreCorrupt(f"{place} has lost the array {part.name}/{column}; ingest again.")
+    dtype = header.value_dtype if column == "values" else header.index_dtype
+    if array.shape != (part.count,) or array.dtype != dtype:
+        raise StoreCorrupt(
+            f"{place} has an array {part.name}/{column} of shape {array.shape} and type "
+            f"{array.dtype}, where its header says {(part.count,)} and {dtype}; ingest again."
+        )
+
+
+def _read_columns(place: str, header: StoreHeader, part: PartitionInfo) -> Columns:
+    try:
+        group = zarr.open_group(place, mode="r", path=part.name)
+        return tuple(
+            np.ascontiguousarray(_array_in(group, column)[:])
+            for column in column_names(header.order)
+        )
+    except FileNotFoundError as error:
+        raise StoreCorrupt(f"{place} has lost its partition {part.name}; ingest again.") from error
+    except OSError:
+        raise
+    except Exception as error:
+        raise StoreCorrupt(
+            f"partition {part.name} of {place} cannot be decoded ({error}); restore it from a "
+            "copy, or ingest again."
+        ) from error
+
+
+def _check_columns(place: str, part: PartitionInfo, columns: Columns) -> None:
+    checksum = 0
+    for column in columns:
+        checksum = zlib.crc32(_raw(column), checksum)
+    if checksum != part.checksum or any(column.shape != (part.count,) for column in columns):
+        raise StoreCorrupt(
+            f"partition {part.name} of {place} has checksum {checksum}, its header says "
+            f"{part.checksum}: a chunk was lost or altered. Restore it from a copy, or ingest "
+            "again."
+        )
+
+
+def _array_in(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    array = group[name]
+    if not isinstance(array, zarr.Array):
+        raise StoreCorrupt(f"{group.path}/{name} is not an array; ingest again.")
+    return array
+
+
+def _raw(column: NDArray[Any]) -> memoryview:
+    return column.data

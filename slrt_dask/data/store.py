@@ -1,0 +1,193 @@
+"""A finished store of observations, opened for reading.
+
+The object is a path and a header: cheap to make, safe to pickle and to send to workers. Columns
+are read when asked for, a partition at a time. This changes when readers need another view.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.data import coordinates
+from slrt_dask.data.header import PartitionInfo, StoreHeader
+from slrt_dask.data.layout import Columns, read_header, read_partition
+from slrt_dask.data.libraries import load
+from slrt_dask.data.location import StorePath, normal_path
+from slrt_dask.data.split import split_store
+from slrt_dask.errors import UnsupportedFormat
+
+
+def open_store(path: StorePath) -> ObservationStore:
+    """Open a store of observations; anything unfinished, torn or altered is refused."""
+    place = normal_path(path)
+    header = read_header(place)
+    if header.kind != "observations":
+        raise UnsupportedFormat(
+            f"{place} holds a store of kind {header.kind!r}, not observations; check the path."
+        )
+    return ObservationStore(place, header)
+
+
+@dataclass(frozen=True, repr=False)
+class ObservationStore:
+    """Observations of a tensor, at rest. Made by `open_store` and the `from_…` functions."""
+
+    path: str
+    header: StoreHeader
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def order(self) -> int:
+        return self.header.order
+
+    @property
+    def nnz(self) -> int:
+        """How many entries were observed."""
+        return self.header.nnz
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.header.dtype)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the observed values."""
+        return self.header.mean
+
+    @property
+    def slab_mode(self) -> int:
+        """The mode along which partitions are cut."""
+        return self.header.slab_mode
+
+    @property
+    def digest(self) -> str:
+        """A name for the content: equal digests mean equal observations in equal partitions."""
+        return self.header.digest
+
+    @property
+    def partitions(self) -> tuple[PartitionInfo, ...]:
+        return self.header.partitions
+
+    @property
+    def dimension_names(self) -> tuple[str, ...] | None:
+        return self.header.dimension_names
+
+    @property
+    def coordinates(self) -> dict[str, NDArray[Any]] | None:
+        """Labels (n_k,) by dimension name, for those dimensions whose labels were kept."""
+        return coordinates.decode(self.header.coordinates)
+
+    def read_partition(self, index: int) -> tuple[Columns, NDArray[Any]]:
+        """K index arrays (count,) and values (count,) of one partition, checksum verified."""
+        return read_partition(self.path, self.header, index)
+
+    def indices(self) -> Any:
+        """All indices as a lazy dask array (K, nnz), one chunk per partition."""
+        da = load("dask.array")
+
+        dtype = self.header.index_dtype
+        blocks = [
+            da.from_delayed(_stack(part), (self.order, info.count), dtype)
+            for part, info in zip(self._delayed_partitions(), self.partitions, strict=True)
+        ]
+        return da.concatenate(blocks, axis=1)
+
+    def values(self) -> Any:
+        """All values as a lazy dask array (nnz,), in the order of `indices()`."""
+        da = load("dask.array")
+
+        blocks = [
+            da.from_delayed(part[1], (info.count,), self.header.value_dtype)
+            for part, info in zip(self._delayed_partitions(), self.partitions, strict=True)
+        ]
+        return da.concatenate(blocks)
+
+    def to_coo(self) -> Any:
+        """Everything in memory, as a `sparse.COO` whose unstored entries are 0."""
+        sparse = load("sparse")
+
+        parts = [self.read_partition(number) for number in range(len(self.partitions))]
+        coords = np.concatenate([np.stack(columns) for columns, _ in parts], axis=1)
+        values = np.concatenate([numbers for _, numbers in parts])
+        return sparse.COO(coords, values, shape=self.shape, has_duplicates=False)
+
+    def to_array(self, fill: float = float("nan")) -> NDArray[Any]:
+        """Everything in memory, as a dense array with `fill` where nothing was observed."""
+        dense = np.full(self.shape, fill, dtype=self.dtype)
+        for number in range(len(self.partitions)):
+            columns, numbers = self.read_partition(number)
+            dense[columns] = numbers
+        return dense
+
+    def verify(self) -> None:
+        """Read every partition and check it; raises StoreCorrupt naming the first bad one."""
+        for number in range(len(self.partitions)):
+            self.read_partition(number)
+
+    def split(
+        self,
+        test: float = 0.1,
+        seed: int = 0,
+        train_path: StorePath | None = None,
+        test_path: StorePath | None = None,
+    ) -> tuple[ObservationStore, ObservationStore]:
+        """Two new stores: about 1 − test of the observations, and the rest, held out.
+
+        Which part an observation goes to depends on its index and the seed only. The paths are
+        `<path>-train` and `<path>-test` if left out.
+        """
+        places = split_store(self.path, self.header, test, seed, train_path, test_path)
+        return open_store(places[0]), open_store(places[1])
+
+    def __repr__(self) -> str:
+        lengths = " × ".join(str(length) for length in self.shape)
+        return (
+            f"ObservationStore({self.path!r}: {lengths}, {self.nnz:,} observed "
+            f"({self._density():.3g} %), {self.dtype}, {len(self.partitions)} partitions "
+            f"along mode {self.slab_mode})"
+        )
+
+    def _repr_html_(self) -> str:
+        names = self.dimension_names or tuple(f"mode {mode}" for mode in range(self.order))
+        rows = "".join(
+            f"<tr><td>{_escaped(name)}</td><td>{length:,}</td></tr>"
+            for name, length in zip(names, self.shape, strict=True)
+        )
+        return (
+            f"<p><b>ObservationStore</b> {_escaped(self.path)}<br>{self.nnz:,} observed "
+            f"({self._density():.3g} %), {self.dtype}, mean {self.mean:.6g}, "
+            f"{len(self.partitions)} partitions</p><table>{rows}</table>"
+        )
+
+    def _density(self) -> float:
+        density = 100.0 * self.nnz
+        for length in self.shape:
+            density /= length
+        return density
+
+    def _delayed_partitions(self) -> list[Any]:
+        """One task per partition, named by content, so that indices and values share the read."""
+        dask = load("dask")
+        token = load("dask.base").tokenize(self.path, self.digest)
+        read = dask.delayed(read_partition, nout=2)
+        return [
+            read(self.path, self.header, number, dask_key_name=f"slrt-read-{token}-{number}")
+            for number in range(len(self.partitions))
+        ]
+
+
+def _stack(part: Any) -> Any:
+    return load("dask").delayed(np.stack, pure=True)(part[0])
+
+
+def _escaped(text: str) -> str:
+    from html import escape
+
+    return escape(text)
