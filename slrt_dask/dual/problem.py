@@ -1,0 +1,189 @@
+"""The unconstrained dual problem: what g is at a point, its gradient and its Hessian.
+
+    g(U) = max_Z ⟨Z, Y⟩ − ‖Z‖²/(4C) − Σ_k λ_k/2 ‖U_kᵀ Z_k‖²,     Z supported on the observations
+
+The maximiser solves a linear system over the observations; it stays where the observations are and
+is known here only by a handle. Everything else is small and lives on the driver.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slrt_dask.dual.certificate import Certificate, certificate_of
+from slrt_dask.dual.inner import ConjugateGradient, InnerOutcome
+from slrt_dask.dual.lanczos import TopEigenvalues
+from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.sums import DerivativeRowSums, HessianRightHandSide, NormOfObservations, RowSums
+from slrt_dask.engine.base import Engine, VectorHandle
+from slrt_dask.errors import InvalidInput
+from slrt_dask.optim.manifold import Point, SpectrahedronProduct
+
+
+@dataclass(frozen=True)
+class InnerSummary:
+    """How the inner solve behind an evaluation ended; residual is relative to the observations."""
+
+    iterations: int
+    residual: float
+    converged: bool
+    sweeps: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is known of g at a point: its value and the dual vector that gives it."""
+
+    point: Point
+    cost: float
+    inner: InnerSummary
+    dual: VectorHandle
+    products: InnerOutcome
+
+
+class DualProblem:
+    """g on the product of spectrahedra, for the observations that an engine holds.
+
+    cost_weight : C
+    weights : the λ_k
+    certificate_rtol : relative accuracy of the singular values behind a certificate
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ranks: tuple[int, ...],
+        *,
+        cost_weight: float,
+        weights: tuple[float, ...],
+        certificate_rtol: float = 1e-5,
+        max_inner_iterations: int = 1000,
+    ) -> None:
+        shape = engine.store.shape
+        _check_settings(shape, ranks, cost_weight, weights)
+        self.engine = engine
+        self.cost_weight = cost_weight
+        self.weights = weights
+        self.sweeps = 0
+        self._slab_mode = engine.store.slab_mode
+        self._max_inner_iterations = max_inner_iterations
+        self._manifold = SpectrahedronProduct(tuple(zip(shape, ranks, strict=True)))
+        self._eigenvalues = TopEigenvalues(shape, certificate_rtol)
+        self._norm = float(engine.run(NormOfObservations()))
+
+    @property
+    def manifold(self) -> SpectrahedronProduct:
+        return self._manifold
+
+    @property
+    def shift(self) -> float:
+        """1 / (2C), the multiple of the identity in the inner operator."""
+        return 0.5 / self.cost_weight
+
+    def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
+        """Solve the inner problem at a point to ‖r‖ ≤ rtol ‖y‖, from the dual of `warm`."""
+        outcome, dual = self._solve(
+            Factors.of(point),
+            start=None if warm is None else warm.dual,
+            tolerance=rtol * self._norm,
+        )
+        # Right for a truncated solve too: off by half of rᵀA⁻¹r only, and never too high.
+        cost = 0.5 * (outcome.b_dot_x + outcome.r_dot_x)
+        return Evaluation(point, cost, self._summary(outcome, self._norm), dual, outcome)
+
+    def gradient(self, evaluation: Evaluation) -> Point:
+        """∇_k g = −λ_k Z_k (Z_kᵀ U_k), K matrices (n_k, r_k)."""
+        return self._weighted(self.row_sums(evaluation.dual, evaluation.point))
+
+    def hessian(self, evaluation: Evaluation, direction: Point, *, rtol: float) -> Point:
+        """The derivative of the gradient along a direction; one more solve of the same system."""
+        factors, along = Factors.of(evaluation.point), Factors.of(direction)
+        right_hand_side = self.engine.new_vector()
+        norm = float(
+            self.engine.run(
+                HessianRightHandSide(
+                    evaluation.dual.name, right_hand_side.name, factors, along, self.weights
+                )
+            )
+        )
+        _, dual_dot = self._solve(
+            factors, start=None, tolerance=rtol * norm, right_hand_side=right_hand_side
+        )
+        self.sweeps += 3
+        totals = self.engine.run(
+            DerivativeRowSums(evaluation.dual.name, dual_dot.name, factors, along, self._slab_mode)
+        )
+        return self._weighted(totals)
+
+    def certify(self, evaluation: Evaluation) -> Certificate:
+        """Bounds on the distance to the global optimum, right however loose the inner solve is."""
+        residual, _ = self._solve(
+            Factors.of(evaluation.point), start=evaluation.dual, tolerance=0.0, max_iterations=0
+        )
+        row_sums = self.row_sums(evaluation.dual, evaluation.point)
+        eigenvalues = self._eigenvalues.bounds(
+            lambda vectors: self.row_sums(evaluation.dual, vectors), evaluation.point, row_sums
+        )
+        return certificate_of(
+            evaluation.point, row_sums, eigenvalues, residual, self.cost_weight, self.weights
+        )
+
+    def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
+        """Z_k (Z_kᵀ F_k) for K matrices F_k; the observed values take the place of Z if None."""
+        self.sweeps += 1
+        name = None if dual is None else dual.name
+        totals: Point = self.engine.run(RowSums(name, Factors.of(matrices), self._slab_mode))
+        return totals
+
+    def _solve(
+        self,
+        factors: Factors,
+        *,
+        start: VectorHandle | None,
+        tolerance: float,
+        right_hand_side: VectorHandle | None = None,
+        max_iterations: int | None = None,
+    ) -> tuple[InnerOutcome, VectorHandle]:
+        solution = self.engine.new_vector()
+        program = ConjugateGradient(
+            factors,
+            self.weights,
+            self._slab_mode,
+            self.shift,
+            solution.name,
+            None if start is None else start.name,
+            None if right_hand_side is None else right_hand_side.name,
+            tolerance,
+            self._max_inner_iterations if max_iterations is None else max_iterations,
+        )
+        outcome: InnerOutcome = self.engine.run(program)
+        self.sweeps += outcome.sweeps
+        return outcome, solution
+
+    def _weighted(self, totals: Point) -> Point:
+        return tuple(-weight * t for weight, t in zip(self.weights, totals, strict=True))
+
+    def _summary(self, outcome: InnerOutcome, norm: float) -> InnerSummary:
+        residual = math.sqrt(outcome.r_dot_r) / norm if norm > 0.0 else 0.0
+        return InnerSummary(outcome.iterations, residual, outcome.converged, outcome.sweeps)
+
+
+def _check_settings(
+    shape: tuple[int, ...], ranks: tuple[int, ...], cost_weight: float, weights: tuple[float, ...]
+) -> None:
+    if len(ranks) != len(shape):
+        raise InvalidInput(
+            f"{len(ranks)} ranks were given for a tensor of order {len(shape)}; give one per mode"
+        )
+    for mode, (rank, length) in enumerate(zip(ranks, shape, strict=True)):
+        if not 1 <= rank <= length:
+            raise InvalidInput(
+                f"rank {rank} of mode {mode} is not between 1 and the mode's length {length}"
+            )
+    if not (math.isfinite(cost_weight) and cost_weight > 0.0):
+        raise InvalidInput(f"C must be a positive number, not {cost_weight}")
+    if len(weights) != len(shape) or not all(math.isfinite(w) and w > 0.0 for w in weights):
+        raise InvalidInput(
+            f"lambdas must be {len(shape)} positive numbers, one per mode, not {weights}"
+        )

@@ -1,0 +1,179 @@
+"""Sums over rows that a dual vector and factors give: gradient, Hessian product, Rayleigh quotients.
+
+With X the sparse tensor of dual values: `RowSums` is `X_k (X_kᵀ F_k)` for all modes at once, which is the
+gradient for F = U and a step of the power or Lanczos method for F = a vector; the derivative forms
+serve the Hessian. Each is two rounds, because the slab mode's fibre sums are needed whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slrt_dask.dual.operator import (
+    Factors,
+    Matrix,
+    add_crossing,
+    add_local,
+    aligned,
+    crossing_sums,
+)
+from slrt_dask.engine.block import Block, Vector
+from slrt_dask.engine.program import Finished, Program
+from slrt_dask.kernels import sweeps, vectors
+from slrt_dask.kernels.rows import lanes_for
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The message of a second round: complete fibre sums, and what the first round summed."""
+
+    sums: tuple[Matrix, ...]
+    local_totals: tuple[Matrix, ...]
+
+
+class _TwoRoundRowSums(Program):
+    """Row sums of the local modes, then of the slab mode once its fibre sums are complete."""
+
+    factors: Factors
+    slab_mode: int
+    crossing_parts: int
+
+    label = "rows"
+
+    def first(self) -> None:
+        return None
+
+    def advance(self, message: Crossing | None, total: Any) -> Crossing | Finished:
+        if message is None:
+            return Crossing(total[: self.crossing_parts], total[self.crossing_parts :])
+        totals = list(message.local_totals)
+        totals.insert(self.slab_mode, total[0])
+        return Finished(self.factors.unpad(tuple(totals)))
+
+
+@dataclass(frozen=True)
+class RowSums(_TwoRoundRowSums):
+    """K matrices X_k (X_kᵀ F_k), X being the vector named (the observed values if None)."""
+
+    vector: str | None
+    factors: Factors
+    slab_mode: int
+
+    crossing_parts = 1
+
+    def step(self, block: Block, message: Crossing | None) -> tuple[Matrix, ...]:
+        x = block.values if self.vector is None else block.vector(self.vector)
+        index = block.index
+        if message is not None:
+            return (_slab_row_sums(block, self.factors, [(x, message.sums[0])]),)
+        totals = []
+        for mode in index.local_modes:
+            matrix = self.factors.padded[mode]
+            width = matrix.shape[1]
+            total = np.zeros_like(matrix)
+            sweeps.row_sums_slices(
+                index.starts, index.rows[mode], index.fibres[mode], x, matrix,
+                lanes_for(width), block.buffer(mode, width), total,
+            )  # fmt: skip
+            totals.append(total)
+        return (crossing_sums(block, self.factors, x), *totals)
+
+
+@dataclass(frozen=True)
+class DerivativeRowSums(_TwoRoundRowSums):
+    """Derivative of RowSums when the vector moves along `vector_dot`, the factors along `direction`."""
+
+    vector: str
+    vector_dot: str
+    factors: Factors
+    direction: Factors
+    slab_mode: int
+
+    crossing_parts = 2
+
+    def step(self, block: Block, message: Crossing | None) -> tuple[Matrix, ...]:
+        x, x_dot = block.vector(self.vector), block.vector(self.vector_dot)
+        index = block.index
+        if message is not None:
+            sums, sums_dot = message.sums
+            return (_slab_row_sums(block, self.factors, [(x, sums_dot), (x_dot, sums)]),)
+        totals = []
+        for mode in index.local_modes:
+            matrix = self.factors.padded[mode]
+            width = matrix.shape[1]
+            total = np.zeros_like(matrix)
+            sweeps.derivative_row_sums_slices(
+                index.starts, index.rows[mode], index.fibres[mode], x, x_dot, matrix,
+                self.direction.padded[mode], lanes_for(width), block.buffer(mode, width),
+                block.buffer(mode, width, "derivative"), total,
+            )  # fmt: skip
+            totals.append(total)
+        sums_dot = crossing_sums(block, self.direction, x)
+        sums_dot += crossing_sums(block, self.factors, x_dot)
+        return (crossing_sums(block, self.factors, x), sums_dot, *totals)
+
+
+@dataclass(frozen=True)
+class HessianRightHandSide(Program):
+    """The vector −Σ_k λ_k (Z ×_k (V_kU_kᵀ + U_kV_kᵀ))_Ω, left under `target`; outcome is its norm."""
+
+    vector: str
+    target: str
+    factors: Factors
+    direction: Factors
+    weights: tuple[float, ...]
+
+    label = "rhs"
+
+    def first(self) -> None:
+        return None
+
+    def step(self, block: Block, message: Matrix | None) -> tuple[Any, ...]:
+        gather = self.factors.beside(self.direction)
+        scatter = self.direction.beside(self.factors)
+        negative = tuple(-weight for weight in self.weights)
+        if message is None:
+            z, out = block.vector(self.vector), np.zeros_like(block.values)
+            block.keep(self.target, out)
+            add_local(block, gather, scatter, negative, z, out)
+            return (crossing_sums(block, gather, z),)
+        out = block.vector(self.target)
+        add_crossing(block, scatter, negative, message, out)
+        return (vectors.dot(out, out),)
+
+    def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
+        if message is None:
+            sums: Matrix = total[0]
+            return sums
+        return Finished(float(total[0]) ** 0.5)
+
+
+@dataclass(frozen=True)
+class NormOfObservations(Program):
+    """‖y‖ over all blocks."""
+
+    label = "norm"
+
+    def first(self) -> None:
+        return None
+
+    def step(self, block: Block, message: None) -> tuple[float]:
+        return (vectors.dot(block.values, block.values),)
+
+    def advance(self, message: None, total: Any) -> Finished:
+        return Finished(float(total[0]) ** 0.5)
+
+
+def _slab_row_sums(block: Block, factors: Factors, terms: list[tuple[Vector, Matrix]]) -> Matrix:
+    """Σ over terms of X_p Tᵀ on this block's slab, (n_p, width)."""
+    index, mode = block.index, block.index.slab_mode
+    total = np.zeros_like(factors.padded[mode])
+    for x, sums in terms:
+        sweeps.row_sums(
+            index.rows[mode], index.fibres[mode], x, aligned(sums),
+            lanes_for(total.shape[1]), total,
+        )  # fmt: skip
+    return total

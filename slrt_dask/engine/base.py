@@ -1,0 +1,73 @@
+"""What the mathematics may ask of an engine, wherever the blocks are."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.engine.prepare import NumberFibres
+from slrt_dask.engine.program import Program
+from slrt_dask.engine.share import Share
+
+
+class VectorHandle:
+    """A name for vectors that live with the blocks; when nobody holds it, they are dropped."""
+
+    def __init__(self, name: str, released: list[str]) -> None:
+        self.name = name
+        weakref.finalize(self, released.append, name)
+
+    def __repr__(self) -> str:
+        return f"VectorHandle({self.name!r})"
+
+
+class Engine(ABC):
+    """Holds a loaded problem and runs programs on its blocks."""
+
+    def __init__(self, store: ObservationStore) -> None:
+        self.store = store
+        self.rounds = 0
+        self.fibre_count = 0
+        self._names = itertools.count()
+        self._released: list[str] = []
+
+    def new_vector(self) -> VectorHandle:
+        """A fresh name for a vector that a program is about to leave on the blocks."""
+        return VectorHandle(f"v{next(self._names)}", self._released)
+
+    def take_released(self) -> tuple[str, ...]:
+        """Names whose handles are gone since the last call; their vectors can be dropped."""
+        names, self._released[:] = tuple(self._released), []
+        return names
+
+    def number_fibres(self) -> None:
+        """Number the loaded blocks' fibres; must be run once before any other program."""
+        program = NumberFibres(self.store.shape, self.store.slab_mode, self.store.nnz)
+        self.fibre_count = int(self.run(program))
+
+    @abstractmethod
+    def run(self, program: Program) -> Any:
+        """Run a program to its end; returns its outcome."""
+
+    @abstractmethod
+    def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call task(share, *arguments) once where each share is; returns the small results."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything that is held on workers."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def share_bytes(share: Share) -> int:
+    """Bytes that a share holds now; for comparing with the plan."""
+    return share.nbytes

@@ -1,0 +1,206 @@
+"""The engine on a distributed cluster: one share per worker, one task per worker and round.
+
+A round is one task on every worker, a tree of sums, and one task that makes the next message; the
+next round's tasks depend on that message, so several rounds are submitted at once and the driver
+only looks at every few. Tasks that find the program finished pass that on. Vectors never leave the
+worker that made them; each worker keeps its share in a plugin, where tasks find it by name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import distributed
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.errors import InvalidInput, StateLost
+from slrt_dask.engine.base import Engine
+from slrt_dask.engine.program import Finished, Program, run_rounds
+from slrt_dask.engine.share import Assignment, Share
+
+FAN_IN = 4
+"""How many partial sums one task of the reduction tree adds."""
+MOST_ROUNDS_AT_ONCE = 8
+
+
+class SharePlugin(WorkerPlugin):  # type: ignore[misc]
+    """Keeps one fit's share on a worker, and closes it when the fit is over."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.share: Share | None = None
+
+    def teardown(self, worker: Any) -> None:
+        if self.share is not None:
+            self.share.close()
+            self.share = None
+
+
+def _held_share(name: str) -> Share:
+    plugin = distributed.get_worker().plugins.get(name)
+    if plugin is None or plugin.share is None:
+        raise StateLost("this worker does not hold its part of the problem any more")
+    share: Share = plugin.share
+    return share
+
+
+def _load_share(name: str, assignment: Assignment) -> int:
+    plugin = distributed.get_worker().plugins[name]
+    plugin.share = Share(assignment)
+    return int(plugin.share.nbytes)
+
+
+def _step(
+    name: str, position: tuple[int, int], discard: tuple[str, ...], program: Program, message: Any
+) -> Any:
+    if isinstance(message, Finished):
+        return message
+    share = _held_share(name)
+    share.discard(discard)
+    return share.contribute_at(position, program, message)
+
+
+def _combine(program: Program, *parts: Any) -> Any:
+    if isinstance(parts[0], Finished):
+        return parts[0]
+    # What came over the wire is read-only, and what did not still belongs to its task.
+    return reduce(program.combine, parts[1:], _copied(parts[0]))
+
+
+def _advance(program: Program, message: Any, *parts: Any) -> Any:
+    if isinstance(message, Finished):
+        return message
+    return program.advance(message, _combine(program, *parts))
+
+
+def _copied(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return tuple(_copied(piece) for piece in part)
+    return part.copy() if hasattr(part, "copy") else part
+
+
+def _ending(message: Any) -> Finished | None:
+    """The message if it is the last one; anything else stays on the workers."""
+    return message if isinstance(message, Finished) else None
+
+
+def _run_whole(name: str, discard: tuple[str, ...], program: Program) -> Any:
+    """A problem that one worker holds needs no rounds between tasks: it is one task."""
+    share = _held_share(name)
+    share.discard(discard)
+    return run_rounds(program, share.contribute)
+
+
+def _on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return task(_held_share(name), *arguments)
+
+
+def assign_partitions(counts: list[int], threads: list[int]) -> list[tuple[int, ...]]:
+    """Partitions for each worker: largest first, to the worker that is least loaded per thread."""
+    loads = [0.0] * len(threads)
+    assigned: list[list[int]] = [[] for _ in threads]
+    for partition in sorted(range(len(counts)), key=lambda number: -counts[number]):
+        worker = min(
+            range(len(threads)), key=lambda w: ((loads[w] + counts[partition]) / threads[w], w)
+        )
+        loads[worker] += counts[partition]
+        assigned[worker].append(partition)
+    return [tuple(sorted(partitions)) for partitions in assigned]
+
+
+class ClusterEngine(Engine):
+    """One share per worker that has work to do; messages and sums go from worker to worker."""
+
+    def __init__(
+        self,
+        store: ObservationStore,
+        client: distributed.Client,
+        *,
+        precision: str = "float64",
+        offset: float = 0.0,
+        validation: ObservationStore | None = None,
+    ) -> None:
+        super().__init__(store)
+        self._client = client
+        self._name = f"slrt-{uuid.uuid4().hex[:12]}"
+        self._run_number = 0
+        self._client.register_plugin(SharePlugin(self._name), name=self._name)
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        if not workers:
+            raise InvalidInput("the cluster has no worker; start at least one, then try again")
+        addresses = sorted(workers)
+        threads = [int(workers[address]["nthreads"]) for address in addresses]
+        assigned = assign_partitions([part.count for part in store.partitions], threads)
+        self._workers = [a for a, partitions in zip(addresses, assigned, strict=True) if partitions]
+        loads = [
+            self._submit(
+                "load", worker, _load_share, self._name,
+                Assignment(store, partitions, count, precision, offset, validation),
+            )
+            for worker, partitions, count in zip(addresses, assigned, threads, strict=True)
+            if partitions
+        ]  # fmt: skip
+        self._client.gather(loads)
+        self.number_fibres()
+
+    def _submit(self, label: str, worker: str | None, task: Callable[..., Any], *args: Any) -> Any:
+        return self._client.submit(
+            task,
+            *args,
+            key=f"slrt-{label}-{uuid.uuid4().hex}",
+            workers=None if worker is None else [worker],
+            allow_other_workers=False,
+            pure=False,
+        )
+
+    def run(self, program: Program) -> Any:
+        self._run_number += 1
+        discard = self.take_released()
+        if len(self._workers) == 1:
+            task = self._submit(
+                program.label, self._workers[0], _run_whole, self._name, discard, program
+            )
+            return task.result()
+        shared = self._client.scatter(program, hash=False)
+        message = self._client.scatter(program.first(), hash=False)
+        round_number, ahead = 0, program.expected_rounds()
+        while True:
+            for _ in range(ahead):
+                position = (self._run_number, round_number)
+                message = self._submit_round(program, shared, message, position, discard)
+                round_number += 1
+            ending = self._submit("look", None, _ending, message).result()
+            if ending is not None:
+                self.rounds += round_number
+                return ending.outcome
+            ahead = min(2 * ahead, MOST_ROUNDS_AT_ONCE)
+
+    def _submit_round(
+        self, program: Program, shared: Any, message: Any, position: Any, discard: tuple[str, ...]
+    ) -> Any:
+        parts = [
+            self._submit(
+                program.label, worker, _step, self._name, position, discard, shared, message
+            )
+            for worker in self._workers
+        ]
+        while len(parts) > FAN_IN:
+            groups = [parts[i : i + FAN_IN] for i in range(0, len(parts), FAN_IN)]
+            parts = [self._submit("reduce", None, _combine, shared, *group) for group in groups]
+        return self._submit("advance", self._workers[0], _advance, shared, message, *parts)
+
+    def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+        futures = [
+            self._submit("share", worker, _on_share, self._name, task, arguments)
+            for worker in self._workers
+        ]
+        results: list[Any] = self._client.gather(futures)
+        return results
+
+    def close(self) -> None:
+        if self._client.status == "running":
+            self._client.unregister_worker_plugin(self._name)

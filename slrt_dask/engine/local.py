@@ -1,0 +1,43 @@
+"""The engine in this process: one share, its threads, and no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.engine.base import Engine
+from slrt_dask.engine.program import Program, run_rounds
+from slrt_dask.engine.share import Assignment, Share
+
+
+class LocalEngine(Engine):
+    """Every partition in one share, run by threads of this process."""
+
+    def __init__(
+        self,
+        store: ObservationStore,
+        *,
+        threads: int,
+        precision: str = "float64",
+        offset: float = 0.0,
+        validation: ObservationStore | None = None,
+    ) -> None:
+        super().__init__(store)
+        partitions = tuple(range(len(store.partitions)))
+        self._share = Share(Assignment(store, partitions, threads, precision, offset, validation))
+        self.number_fibres()
+
+    def run(self, program: Program) -> Any:
+        self._share.discard(self.take_released())
+        return run_rounds(program, self._contribute)
+
+    def _contribute(self, program: Program, message: Any) -> Any:
+        self.rounds += 1
+        return self._share.contribute(program, message)
+
+    def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+        return [task(self._share, *arguments)]
+
+    def close(self) -> None:
+        self._share.close()

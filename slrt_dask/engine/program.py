@@ -1,0 +1,65 @@
+"""What a distributed computation is here: rounds of one step per block and one sum.
+
+A program says what every block does in a round (`step`), how two blocks' answers become one
+(`combine`), and what the next round's message is (`advance`). It never says where blocks are:
+`run_rounds` is the whole specification of what an engine must do with it, and both engines do just
+that. Programs travel to workers, so they hold only small things: factors, names, tolerances.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from slrt_dask.engine.block import Block
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The message that ends a program; `outcome` is small, for it goes to the driver."""
+
+    outcome: Any
+
+
+class Program(ABC):
+    """Rounds of step, combine and advance; a pure function of its fields and the blocks."""
+
+    label = "sweep"
+    """How its tasks are called on a dashboard: slrt-<label>."""
+
+    @abstractmethod
+    def first(self) -> Any:
+        """The message of the first round."""
+
+    @abstractmethod
+    def step(self, block: Block, message: Any) -> Any:
+        """What one block contributes to this round; may change the block's vectors."""
+
+    @abstractmethod
+    def advance(self, message: Any, total: Any) -> Any:
+        """The next round's message from this one's and the sum of contributions, or Finished."""
+
+    def expected_rounds(self) -> int:
+        """How many rounds it most likely takes; a hint for submitting several at once."""
+        return 2
+
+    def combine(self, left: Any, right: Any) -> Any:
+        """The sum of two contributions: tuples are added part by part, into the left one."""
+        return tuple(_add(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _add(left: Any, right: Any) -> Any:
+    if hasattr(left, "flags") and left.flags.writeable:
+        left += right
+        return left
+    return left + right
+
+
+def run_rounds(program: Program, contribute: Callable[[Program, Any], Any]) -> Any:
+    """Run a program to its end, given how the blocks together contribute to a round."""
+    message = program.first()
+    while not isinstance(message, Finished):
+        message = program.advance(message, contribute(program, message))
+    return message.outcome

@@ -1,0 +1,119 @@
+"""The three sums over observations of which every product with the operator is made.
+
+For one mode k, `rows[e]` is the index of entry e in mode k and `fibres[e]` the number of its
+mode-k fibre. With a factor U of shape (n_k, width):
+
+    fibre sums   T[f] += Σ_{e in f} x_e U[rows[e]]        the columns of Uᵀ X_k
+    sampling     out_e += weight · ⟨U[rows[e]], T[f(e)]⟩   entries of the mode product X ×_k U Uᵀ
+    row sums     G[i] += Σ_{rows[e] = i} x_e T[f(e)]       X_k Tᵀ, the gradient
+
+The `*_slices` forms serve the modes that do not cross slabs: entries come sorted by slice of the
+slab mode, every fibre lies inside one slice, and the fibre sums live in a buffer that is reused
+from slice to slice and stays in cache. Vectors `x` and `out` may be float32; all sums are float64.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from slrt_dask.kernels.rows import FAST_MATH, add_scaled_row, clear_row, row_product
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def fibre_sums(rows, fibres, x, factor, lanes, sums):  # type: ignore[no-untyped-def]
+    """sums[fibres[e]] += x[e] * factor[rows[e]] for every entry."""
+    for e in range(x.size):
+        add_scaled_row(sums, fibres[e], float(x[e]), factor, rows[e], lanes)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def sample(rows, fibres, sums, factor, lanes, weight, out):  # type: ignore[no-untyped-def]
+    """out[e] += weight * <factor[rows[e]], sums[fibres[e]]> for every entry."""
+    for e in range(out.size):
+        out[e] += weight * row_product(factor, rows[e], sums, fibres[e], lanes)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def row_sums(rows, fibres, x, sums, lanes, totals):  # type: ignore[no-untyped-def]
+    """totals[rows[e]] += x[e] * sums[fibres[e]] for every entry."""
+    for e in range(x.size):
+        add_scaled_row(totals, rows[e], float(x[e]), sums, fibres[e], lanes)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH, inline="always")
+def _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer):  # type: ignore[no-untyped-def]
+    # Clearing the rows that this slice touches costs at most one store an entry, however long
+    # the buffer is; slices of very sparse tensors touch only a small part of it.
+    for e in range(first, stop):
+        clear_row(buffer, fibres[e], lanes)
+    for e in range(first, stop):
+        add_scaled_row(buffer, fibres[e], float(x[e]), factor, rows[e], lanes)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def apply_slices(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out):  # type: ignore[no-untyped-def]
+    """out += weight * (X ×_k scatter gatherᵀ) at the entries, slice by slice.
+
+    `gather` and `scatter` are both (n_k, width); they are the same matrix in the operator itself
+    and differ in its derivative.
+    """
+    for s in range(starts.size - 1):
+        first, stop = starts[s], starts[s + 1]
+        _slice_fibre_sums(first, stop, rows, fibres, x, gather, lanes, buffer)
+        for e in range(first, stop):
+            out[e] += weight * row_product(scatter, rows[e], buffer, fibres[e], lanes)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def row_sums_slices(starts, rows, fibres, x, factor, lanes, buffer, totals):  # type: ignore[no-untyped-def]
+    """totals += X_k (X_kᵀ factor), slice by slice."""
+    for s in range(starts.size - 1):
+        first, stop = starts[s], starts[s + 1]
+        _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer)
+        for e in range(first, stop):
+            add_scaled_row(totals, rows[e], float(x[e]), buffer, fibres[e], lanes)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def derivative_row_sums_slices(  # type: ignore[no-untyped-def]
+    starts, rows, fibres, x, x_dot, factor, factor_dot, lanes, buffer, buffer_dot, totals
+):
+    """totals += d/dt [X_k (X_kᵀ factor)] along (x_dot, factor_dot), slice by slice."""
+    for s in range(starts.size - 1):
+        first, stop = starts[s], starts[s + 1]
+        _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer)
+        _slice_fibre_sums(first, stop, rows, fibres, x, factor_dot, lanes, buffer_dot)
+        for e in range(first, stop):
+            add_scaled_row(buffer_dot, fibres[e], float(x_dot[e]), factor, rows[e], lanes)
+        for e in range(first, stop):
+            add_scaled_row(totals, rows[e], float(x[e]), buffer_dot, fibres[e], lanes)
+            add_scaled_row(totals, rows[e], float(x_dot[e]), buffer, fibres[e], lanes)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def sample_slices(  # type: ignore[no-untyped-def]
+    bounds,
+    rows,
+    fibres,
+    x,
+    query_starts,
+    query_rows,
+    query_fibres,
+    factor,
+    lanes,
+    buffer,
+    weight,
+    out,
+):
+    """out += weight * (X ×_k factor factorᵀ) at other places than the entries of X.
+
+    `bounds` gives begin and end, among the entries, of each slice in which there are queries. A
+    query whose fibre holds no entry gets nothing.
+    """
+    for s in range(query_starts.size - 1):
+        first, stop = query_starts[s], query_starts[s + 1]
+        for q in range(first, stop):
+            clear_row(buffer, query_fibres[q], lanes)
+        _slice_fibre_sums(bounds[0, s], bounds[1, s], rows, fibres, x, factor, lanes, buffer)
+        for q in range(first, stop):
+            out[q] += weight * row_product(factor, query_rows[q], buffer, query_fibres[q], lanes)
