@@ -26,6 +26,8 @@ class MethodState:
     gradient_norm: float
     tightening: float
     """Factor ≤ 1 on the inner tolerance, lowered when costs could not be told apart."""
+    noise_scale: float
+    """How far a cost may be too low, per squared inner residual; see accuracy."""
     step: float
     """Length of the last step; 0 at the start and where a step was refused."""
     inner_iterations: int

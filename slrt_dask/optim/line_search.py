@@ -1,0 +1,98 @@
+"""Armijo backtracking along a retraction, with quadratic interpolation between trials.
+
+A trial costs one warm inner solve and, unless costs are too close to tell, no gradient. This file
+changes when the way a step length is found does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slrt_dask.errors import InvalidConfig
+from slrt_dask.optim.decrease import measure_decrease
+from slrt_dask.optim.manifold import Point, scale
+from slrt_dask.optim.measured import Linearised, MeasuredProblem
+from slrt_dask.optim.problem import Evaluation
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An accepted point of a line search."""
+
+    evaluation: Evaluation
+    end: Linearised | None
+    """Its gradients, where the search had to look at them."""
+    multiplier: float
+    """The move was multiplier · direction."""
+    decrease: float
+
+
+@dataclass(frozen=True)
+class LineSearch:
+    """The constants of the search."""
+
+    sufficient_decrease: float = 1e-4
+    """Accept when the cost falls by this fraction of what the slope promised."""
+    least_contraction: float = 0.1
+    most_contraction: float = 0.5
+    """A rejected step is interpolated, but kept between these fractions of itself."""
+    optimism: float = 1.6
+    """Factor on the step that would repeat the last decrease."""
+    first_length: float = 0.5
+    """Length of the very first trial, and the longest of any: factors have norm one."""
+    max_trials: int = 15
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.sufficient_decrease < 0.5:
+            raise InvalidConfig(
+                f"sufficient_decrease is {self.sufficient_decrease}; give a number in (0, 0.5)"
+            )
+        if not 0.0 < self.least_contraction <= self.most_contraction < 1.0:
+            raise InvalidConfig(
+                f"contractions are {self.least_contraction} and {self.most_contraction}; "
+                "give 0 < least_contraction <= most_contraction < 1"
+            )
+        if not (self.optimism > 0.0 and self.first_length > 0.0 and self.max_trials >= 1):
+            raise InvalidConfig(
+                f"optimism is {self.optimism}, first_length {self.first_length}, max_trials "
+                f"{self.max_trials}; all must be positive"
+            )
+
+    def first_multiplier(self, slope: float, length: float, last_decrease: float) -> float:
+        """The multiplier to try first on a direction of this length and (negative) slope.
+
+        Were the cost quadratic and the decrease that of the last step, 2·decrease/|slope| would be
+        the minimiser. last_decrease is 0 where there was no last step.
+        """
+        longest = self.first_length / length
+        if last_decrease <= 0.0:
+            return longest
+        return min(self.optimism * 2.0 * last_decrease / -slope, longest)
+
+    def search(
+        self,
+        problem: MeasuredProblem,
+        start: Linearised,
+        direction: Point,
+        *,
+        first: float,
+        rtol: float,
+    ) -> Trial | None:
+        """The first acceptable trial along a descent direction, or None when there is none."""
+        manifold, origin = problem.manifold, start.evaluation
+        slope = manifold.inner_product(origin.point, start.gradient, direction)
+        multiplier = first
+        for _ in range(self.max_trials):
+            move = scale(multiplier, direction)
+            point = manifold.retraction(origin.point, move)
+            evaluation = problem.evaluate(point, rtol=rtol, warm=origin)
+            measured = measure_decrease(problem, start, evaluation, move)
+            if measured.amount >= -self.sufficient_decrease * multiplier * slope:
+                return Trial(evaluation, measured.end, multiplier, measured.amount)
+            multiplier *= self._contraction(measured.amount, -slope * multiplier)
+        return None
+
+    def _contraction(self, decrease: float, promised: float) -> float:
+        """The fraction of a rejected step where a parabola through both ends has its least."""
+        fraction = 0.5 * promised / (promised - decrease)
+        return min(max(fraction, self.least_contraction), self.most_contraction)

@@ -1,0 +1,152 @@
+"""The one loop of all methods: ask the rules, tell the observers, step.
+
+Nothing but the state passes from one iteration to the next, so a run may be stopped anywhere and
+continued from its last state. This file changes when the order of those events does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from slrt_dask.errors import InvalidConfig
+from slrt_dask.optim.manifold import Point
+from slrt_dask.optim.measured import MeasuredProblem
+from slrt_dask.optim.method import Method, MethodState, StateType
+from slrt_dask.optim.problem import AnyProblem, Certificate, Evaluation
+from slrt_dask.optim.records import IterationRecord, Observer
+from slrt_dask.optim.stopping import StopReason, StopRules
+
+SMALLEST_GAP = 1e-6
+"""Inner problems are not solved for gaps smaller than this, even where none would do."""
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate, the evaluation it is of, and what it cost to solve that tightly enough."""
+
+    certificate: Certificate
+    evaluation: Evaluation
+    inner_iterations: int
+    sweeps: int
+    inner_converged: bool
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[StateType]):
+    """How a run ended."""
+
+    state: StateType
+    """The last accepted state: pass it to `minimise` to go on."""
+    reason: StopReason
+    records: tuple[IterationRecord, ...]
+    """One row for every iteration of this call, the start included unless it was resumed."""
+    certificate: Certificate
+    """Of the last accepted point."""
+    evaluation: Evaluation
+    """The state's point as it was certified: solved at least as tightly as in the state."""
+
+
+def minimise(
+    problem: AnyProblem,
+    method: Method[StateType],
+    start: StateType | Point,
+    rules: StopRules,
+    *,
+    certify_every: int = 10,
+    observers: Sequence[Observer[StateType]] = (),
+    clock: Callable[[], float] = time.monotonic,
+    validate: Callable[[Any], float] | None = None,
+) -> Outcome[StateType]:
+    """Run a method from a point, or from the state of an earlier run, until a rule ends it.
+
+    The certificate is computed every certify_every iterations and whenever the run would end; the
+    validation error with it. An interrupt (KeyboardInterrupt) ends the run at the last accepted
+    state, and the certificate is still computed; a second one is raised.
+    """
+    if certify_every < 1:
+        raise InvalidConfig(f"certify_every is {certify_every}; give 1 or more")
+    began = clock()
+    told = isinstance(start, MethodState)
+    state: StateType = start if isinstance(start, MethodState) else method.init(problem, start)
+    records: list[IterationRecord] = []
+    certified: Certified | None = None
+    try:
+        while True:
+            seconds = clock() - began
+            reason = rules.reason(state, seconds)
+            if reason is not None or _is_due(state, certify_every):
+                certified = certify(problem, method, state, rules)
+                if rules.gap_is_closed(certified.certificate):
+                    reason = StopReason.GAP
+            if not told:
+                error = validate(certified.evaluation) if certified and validate else None
+                records.append(_record(problem, state, certified, seconds, error))
+                for observer in observers:
+                    observer.on_record(records[-1], state)
+            if reason is not None:
+                break
+            told = False
+            # in this order: an interrupt must never leave a certificate beside a newer state
+            certified, state = None, method.step(problem, state)
+    except KeyboardInterrupt:
+        reason = StopReason.INTERRUPTED
+    certified = certified or certify(problem, method, state, rules)
+    return Outcome(state, reason, tuple(records), certified.certificate, certified.evaluation)
+
+
+def certify(
+    problem: AnyProblem, method: Method[StateType], state: StateType, rules: StopRules
+) -> Certified:
+    """The certificate of a state, its inner problem first solved as tightly as the gap asks for.
+
+    The state keeps its own evaluation, so that a certificate never changes the course of a run.
+    """
+    accuracy, cost = method.accuracy, state.evaluation.cost
+    tolerance = max(rules.gap_tolerance, SMALLEST_GAP)
+    rtol = accuracy.certificate_tolerance(tolerance, cost, state.noise_scale)
+    measured = MeasuredProblem(problem, accuracy, state.noise_scale)
+    evaluation = measured.refine(state.evaluation, rtol=rtol)
+    certificate: Certificate = problem.certify(evaluation)
+    return Certified(
+        certificate,
+        evaluation,
+        measured.inner_iterations,
+        measured.sweeps,
+        measured.inner_converged,
+    )
+
+
+def _is_due(state: MethodState, certify_every: int) -> bool:
+    return state.iteration > 0 and state.iteration % certify_every == 0
+
+
+def _record(
+    problem: AnyProblem,
+    state: MethodState,
+    certified: Certified | None,
+    seconds: float,
+    validation_rmse: float | None,
+) -> IterationRecord:
+    """The row of a state; the solve made for its certificate is counted in it."""
+    bounds = certified.certificate if certified else None
+    return IterationRecord(
+        iteration=state.iteration,
+        cost=state.evaluation.cost,
+        gradient_norm=state.gradient_norm,
+        paper_gap=bounds.paper_gap if bounds else None,
+        primal=bounds.primal if bounds else None,
+        dual=bounds.dual if bounds else None,
+        relative_gap=bounds.relative_gap if bounds else None,
+        violation=bounds.violation if bounds else None,
+        inner_iterations=state.inner_iterations + (certified.inner_iterations if certified else 0),
+        inner_residual=state.evaluation.inner.residual,
+        inner_converged=state.inner_converged and (not certified or certified.inner_converged),
+        sweeps=state.sweeps + (certified.sweeps if certified else 0),
+        step=state.step,
+        seconds=seconds,
+        ranks=problem.manifold.ranks,
+        validation_rmse=validation_rmse,
+    )
