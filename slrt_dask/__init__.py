@@ -1,3 +1,55 @@
-"""Certified completion of mostly-missing tensors, distributed and out of core."""
+"""Certified completion of mostly-missing tensors, distributed and out of core.
+
+The usual way: make a store of observations (`from_array`, `from_coo`, `from_file`), complete it
+(`complete`), read its certificate, and ask the result for what is missing (`predict`, `to_dask`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from slrt_dask.completion import Completion, load_completion
+    from slrt_dask.data import ObservationStore, from_array, from_coo, from_file, open_store
+    from slrt_dask.dual.certificate import Certificate
+    from slrt_dask.evaluate import Scores, evaluate
+    from slrt_dask.fit import complete
+    from slrt_dask.later import Bounds, Hankel, Linear, Nonnegative, resume
+
+# Names are imported when first used, so that `import slrt_dask` stays fast: the solver brings
+# numba and distributed, which opening a store does not need.
+_HOMES = {
+    "Bounds": "later",
+    "Certificate": "dual.certificate",
+    "Completion": "completion",
+    "Hankel": "later",
+    "Linear": "later",
+    "Nonnegative": "later",
+    "ObservationStore": "data",
+    "Scores": "evaluate",
+    "complete": "fit",
+    "evaluate": "evaluate",
+    "from_array": "data",
+    "from_coo": "data",
+    "from_file": "data",
+    "load_completion": "completion",
+    "open_store": "data",
+    "resume": "later",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'slrt_dask' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"slrt_dask.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

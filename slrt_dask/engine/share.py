@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -17,7 +19,7 @@ from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Program
 
 SMALLEST_BLOCK = 20_000
-"""Entries below which a block is not cut further: a thread's start would cost more than it saves."""
+"""Entries below which a block is not cut further: waking a thread would cost more than it saves."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Share:
         self._pool = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
         self._position: tuple[int, int] = (-1, 0)
         self._answer: Any = None
+        # A step of an abandoned run may still be running when the next run's first one arrives.
+        self._busy = threading.Lock()
 
     def contribute(self, program: Program, message: Any) -> Any:
         """One round on all blocks, summed in the blocks' order so that it can be repeated."""
@@ -59,6 +63,10 @@ class Share:
         Rounds change vectors in place, so a round that is neither the last nor the next one
         cannot be answered any more.
         """
+        with self._busy:
+            return self._contribute_at(position, program, message)
+
+    def _contribute_at(self, position: tuple[int, int], program: Program, message: Any) -> Any:
         if position == self._position:
             return self._answer
         run, round_number = position
@@ -75,7 +83,14 @@ class Share:
 
     def map_blocks(self, task: Callable[[Block], Any]) -> list[Any]:
         """The task's result on every block, in order, on this share's threads."""
-        return list(self._pool.map(task, self.blocks))
+        running = [self._pool.submit(task, block) for block in self.blocks]
+        try:
+            return [future.result() for future in running]
+        finally:
+            # After an error or an interrupt no thread may still be writing to the blocks.
+            for future in running:
+                future.cancel()
+            wait(running)
 
     def discard(self, names: tuple[str, ...]) -> None:
         for block in self.blocks:
@@ -108,7 +123,7 @@ def cut_at_slices(slab_indices: NDArray[Any], pieces: int) -> list[tuple[int, in
         boundaries.append(before if wanted - before <= after - wanted else after)
     boundaries.append(entries)
     ordered = sorted(set(boundaries))
-    return list(zip(ordered[:-1], ordered[1:], strict=True))
+    return list(itertools.pairwise(ordered))
 
 
 def _load_blocks(assignment: Assignment) -> list[Block]:

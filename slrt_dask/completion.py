@@ -1,0 +1,212 @@
+"""The answer of a fit: a tensor that can be asked for any of its entries, and its certificate.
+
+A completion lives in a directory: the factors, the dual entries in the layout of a store, and the
+fibre sums of the slab mode. Entries are computed from these when they are asked for, a slab at a
+time, as dask tasks; the whole tensor is never formed unless the caller does it.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+from numpy.typing import ArrayLike, NDArray
+
+from slrt_dask import model_files
+from slrt_dask.data.location import StorePath, normal_path
+from slrt_dask.dual.certificate import Certificate
+from slrt_dask.dual.sampling import dense_chunk, predict_slab
+from slrt_dask.errors import InvalidInput, MissingDependency
+from slrt_dask.model_files import ModelHeader
+from slrt_dask.optim.records import IterationRecord
+from slrt_dask.optim.stopping import StopReason
+
+CHUNK_BYTES = 2**25
+"""Size of a chunk of the dense tensor, unless the caller chooses."""
+QUERIES_AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True, repr=False)
+class Completion:
+    """A completed tensor: W = offset + Σ_k λ_k Z ×_k U_kU_kᵀ.
+
+    An entry none of whose fibres was observed is predicted as the offset: 0, or the mean when the
+    fit was centred.
+    """
+
+    path: str
+    header: ModelHeader
+    factors: tuple[NDArray[np.float64], ...]
+    _held: tempfile.TemporaryDirectory[str] | None = field(default=None, compare=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(factor.shape[1] for factor in self.factors)
+
+    @property
+    def lambdas(self) -> tuple[float, ...]:
+        return self.header.lambdas
+
+    @property
+    def C(self) -> float:
+        return self.header.cost_weight
+
+    @property
+    def records(self) -> tuple[IterationRecord, ...]:
+        """One row per iteration of the fit."""
+        return self.header.records
+
+    @property
+    def stop_reason(self) -> StopReason:
+        return self.header.stop_reason
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.header.certificate
+
+    def predict(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.float64]:
+        """Values at an index set: a (K, m) array or K arrays; returns (m,).
+
+        Runs on the current dask scheduler: threads, or the active client's workers.
+        """
+        places = self._checked(indices)
+        values = np.empty(places.shape[1])
+        mode = self.header.slab_mode
+        order = np.argsort(places[mode], kind="stable")
+        predict_places = dask.delayed(_predict_task, pure=True)
+        tasks, targets = [], []
+        for first, stop, number in self._query_groups(places[mode][order]):
+            chosen = order[first:stop]
+            tasks.append(predict_places(self.path, self.header.digest, number, places[:, chosen]))
+            targets.append(chosen)
+        for chosen, found in zip(targets, dask.compute(*tasks), strict=True):
+            values[chosen] = found
+        return values
+
+    def to_dask(self, chunks: tuple[int, ...] | None = None) -> Any:
+        """The whole tensor as a lazy dask array of shape `shape`."""
+        sizes = self._chunk_sizes() if chunks is None else chunks
+        if len(sizes) != len(self.shape) or any(size < 1 for size in sizes):
+            raise InvalidInput(f"chunks must be {len(self.shape)} positive numbers, not {sizes}")
+        grid = da.core.normalize_chunks(sizes, shape=self.shape)
+        return da.map_blocks(
+            _chunk_task,
+            path=self.path,
+            digest=self.header.digest,
+            chunks=grid,
+            dtype=np.float64,
+            meta=np.zeros((0,) * len(self.shape)),
+            name=f"slrt-complete-{tokenize(self.path, self.header.digest, grid)}",
+        )
+
+    def to_zarr(self, path: StorePath, *, chunks: tuple[int, ...] | None = None) -> Any:
+        """Write the whole tensor to a new zarr array, chunk by chunk; returns the array."""
+        return model_files.write_dense(normal_path(path), self.to_dask(chunks), self.header)
+
+    def to_xarray(self) -> Any:
+        """The whole tensor as a lazy xarray.DataArray with the input's names and coordinates."""
+        try:
+            import xarray
+        except ImportError as error:
+            raise MissingDependency("to_xarray needs xarray; install slrt-dask[xarray]") from error
+        names = self.header.names
+        labels = self.header.labels
+        return xarray.DataArray(self.to_dask(), dims=names, coords=labels, name="completion")
+
+    def save(self, path: StorePath) -> Completion:
+        """Write a copy that stands on its own to a new path; returns it, opened."""
+        model_files.copy_model(self.path, normal_path(path))
+        return load_completion(path)
+
+    def __repr__(self) -> str:
+        lengths = " × ".join(str(length) for length in self.shape)
+        return (
+            f"Completion({lengths}, ranks {self.ranks}, {len(self.records) - 1} iterations)\n"
+            f"  {self.certificate}\n  stopped: {self.stop_reason.value}"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{name.replace('_', ' ')}</td><td>{value:.6g}</td></tr>"
+            for name, value in asdict(self.certificate).items()
+        )
+        return (
+            f"<p><b>Completion</b> {' × '.join(map(str, self.shape))}, ranks {self.ranks}<br>"
+            f"{self.certificate}<br>stopped: {self.stop_reason.value}</p><table>{rows}</table>"
+        )
+
+    def _checked(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.int64]:
+        places = np.asarray(indices)
+        order = len(self.shape)
+        if places.ndim != 2 or places.shape[0] != order:
+            raise InvalidInput(
+                f"indices must have shape ({order}, m), one row per mode, not {places.shape}"
+            )
+        if places.dtype.kind not in "iu":
+            raise InvalidInput(f"indices must be whole numbers, not {places.dtype}")
+        for mode, (row, length) in enumerate(zip(places, self.shape, strict=True)):
+            outside = (row < 0) | (row >= length)
+            if outside.any():
+                first = int(np.argmax(outside))
+                raise InvalidInput(
+                    f"index {row[first]} in mode {mode} of query {first} is out of range; the mode "
+                    f"has length {length}"
+                )
+        return places.astype(np.int64)
+
+    def _query_groups(self, slab: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """(first, stop, partition) runs of sorted slab indices, none too long."""
+        borders = [part.first_slice for part in self.header.dual.partitions[1:]]
+        edges = [0, *np.searchsorted(slab, borders).tolist(), len(slab)]
+        groups = []
+        for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+            for first in range(low, high, QUERIES_AT_ONCE):
+                groups.append((first, min(first + QUERIES_AT_ONCE, high), number))
+        return groups
+
+    def _chunk_sizes(self) -> tuple[int, ...]:
+        """Whole slices of the slab mode where they fit; other modes are cut only if one does not."""
+        sizes = list(self.shape)
+        entries = CHUNK_BYTES // 8
+        by_length = sorted(range(len(sizes)), key=lambda k: -sizes[k])
+        by_length.remove(self.header.slab_mode)
+        for mode in (self.header.slab_mode, *by_length):
+            others = math.prod(sizes) // sizes[mode]
+            sizes[mode] = min(sizes[mode], max(1, entries // others))
+        return tuple(sizes)
+
+
+def load_completion(path: StorePath) -> Completion:
+    """Open a saved completion; anything unfinished, torn or altered is refused."""
+    place = normal_path(path)
+    header = model_files.read_model_header(place)
+    return Completion(place, header, model_files.read_factors(place, header))
+
+
+def _predict_task(
+    path: str, digest: str, number: int, places: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    model = model_files.cached_model(path, digest)
+    columns, dual = model_files.cached_partition(path, digest, number)
+    return predict_slab(model, columns, dual, tuple(places))
+
+
+def _chunk_task(
+    *, path: str, digest: str, block_info: dict[Any, Any] | None = None
+) -> NDArray[np.float64]:
+    assert block_info is not None
+    ranges = tuple(range(first, stop) for first, stop in block_info[None]["array-location"])
+    model = model_files.cached_model(path, digest)
+    columns, dual = model_files.read_slices(path, digest, ranges[model.slab_mode])
+    return dense_chunk(model, columns, dual, ranges)

@@ -1,0 +1,103 @@
+"""Settings of a fit: checked where they enter, readable from TOML, writable to JSON.
+
+An unknown key is an error, because a misspelt setting that is silently ignored costs a night.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+from slrt_dask.errors import InvalidConfig
+
+METHODS = ("auto", "rcg", "rtr")
+PRECISIONS = ("float64", "float32")
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Everything that decides the answer of a fit, besides the data.
+
+    ranks : one per mode
+    C : weight of the misfit; only the product C·λ matters
+    lambdas : one per mode; the mode lengths if None
+    method : "rcg" (conjugate gradients), "rtr" (trust region), or "auto"
+    center : subtract the observed mean before the fit
+    precision : of the solver's vectors; sums are float64 always
+    """
+
+    ranks: tuple[int, ...]
+    C: float
+    lambdas: tuple[float, ...] | None = None
+    method: str = "auto"
+    center: bool = False
+    gap_tolerance: float = 1e-3
+    gradient_tolerance: float = 1e-6
+    max_iterations: int = 200
+    max_seconds: float | None = None
+    precision: str = "float64"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.ranks or any(not _is_whole(rank) or rank < 1 for rank in self.ranks):
+            raise InvalidConfig(f"ranks must be positive whole numbers, not {self.ranks!r}")
+        _require_positive("C", self.C)
+        for weight in self.lambdas or ():
+            _require_positive("every lambda", weight)
+        if self.method not in METHODS:
+            raise InvalidConfig(f"method is {self.method!r}; choose one of {', '.join(METHODS)}")
+        if self.precision not in PRECISIONS:
+            raise InvalidConfig(
+                f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}"
+            )
+        for name in ("gap_tolerance", "gradient_tolerance"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise InvalidConfig(f"{name} is {value!r}; give a number that is not negative")
+        if not _is_whole(self.max_iterations) or self.max_iterations < 0:
+            raise InvalidConfig(
+                f"max_iterations is {self.max_iterations!r}; give a whole number, at least 0"
+            )
+        if self.max_seconds is not None:
+            _require_positive("max_seconds", self.max_seconds)
+        if not _is_whole(self.seed) or self.seed < 0:
+            raise InvalidConfig(f"seed is {self.seed!r}; give a whole number, at least 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def read_settings(path: str | os.PathLike[str], section: str = "fit") -> dict[str, Any]:
+    """The table [fit] of a TOML file as a dictionary of known keys; others are an error."""
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except FileNotFoundError as error:
+        raise InvalidConfig(f"there is no configuration file {path}; check the path") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidConfig(f"{path} is not valid TOML: {error}") from error
+    table = content.get(section)
+    if not isinstance(table, dict):
+        raise InvalidConfig(f"{path} has no table [{section}]; put the settings of the fit there")
+    known = {field.name for field in dataclasses.fields(FitSettings)} | {"store", "run"}
+    for key in table:
+        if key not in known:
+            raise InvalidConfig(
+                f"{path} sets {section}.{key}, which is unknown; known keys are "
+                f"{', '.join(sorted(known))}"
+            )
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require_positive(name: str, value: object) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and math.isfinite(float(value)) and float(value) > 0.0):  # type: ignore[arg-type]
+        raise InvalidConfig(f"{name} must be a positive number, not {value!r}")

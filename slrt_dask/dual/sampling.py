@@ -1,0 +1,173 @@
+"""The completed tensor at places other than the observations.
+
+    W[i] = Σ_k λ_k ⟨U_k[i_k], T_k[fibre of i in mode k]⟩,      T_k = U_kᵀ Z_k
+
+Fibre sums of the local modes are rebuilt slice by slice from the dual entries of the same slab;
+those of the slab mode are needed whole. A place whose fibres hold no observation in any mode gets
+zero: the model knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.dual.operator import Factors, Matrix, aligned, crossing_sums
+from slrt_dask.engine.block import Block, Vector
+from slrt_dask.engine.program import Finished, Program
+from slrt_dask.kernels import sweeps
+from slrt_dask.kernels.blocks import (
+    BlockIndex,
+    FibreNumbering,
+    IndexColumns,
+    QueryIndex,
+    build_block,
+    build_queries,
+    fibre_keys,
+)
+from slrt_dask.kernels.rows import lanes_for
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the completed tensor is made of, besides the dual entries.
+
+    sums : (fibres + 1, width) fibre sums of the slab mode, the last row zero
+    offset : added to every value (the observed mean, when the fit was centred)
+    """
+
+    shape: tuple[int, ...]
+    slab_mode: int
+    factors: Factors
+    weights: tuple[float, ...]
+    sums: Matrix
+    numbering: FibreNumbering
+    offset: float
+
+
+def with_empty_row(sums: Matrix) -> Matrix:
+    """Fibre sums with one more row of zeros, for fibres that hold no observation."""
+    return np.vstack([aligned(sums), np.zeros((1, sums.shape[1]))])
+
+
+def sample_queries(
+    index: BlockIndex,
+    queries: QueryIndex,
+    x: Vector,
+    factors: Factors,
+    weights: tuple[float, ...],
+    sums: Matrix,
+) -> NDArray[np.float64]:
+    """Σ_k λ_k X ×_k U_kU_kᵀ at the queries, given the slab mode's fibre sums with an empty row."""
+    out = np.zeros(len(queries.rows[0]))
+    for mode, matrix in enumerate(factors.padded):
+        lanes = lanes_for(matrix.shape[1])
+        if mode == index.slab_mode:
+            sweeps.sample(
+                queries.rows[mode], queries.fibres[mode], sums, matrix, lanes, weights[mode], out
+            )
+            continue
+        buffer = np.zeros((queries.buffer_rows[mode], matrix.shape[1]))
+        sweeps.sample_slices(
+            queries.source_bounds, index.rows[mode], queries.source_fibres[mode], x,
+            queries.starts, queries.rows[mode], queries.fibres[mode], matrix, lanes, buffer,
+            weights[mode], out,
+        )  # fmt: skip
+    return out
+
+
+def predict_slab(
+    model: Model, columns: IndexColumns, dual: Vector, queries: IndexColumns
+) -> NDArray[np.float64]:
+    """Values at queries, all sorted by the slab mode, given the dual entries of their slices."""
+    index = build_block(columns, model.shape, model.slab_mode, model.numbering)
+    places = build_queries(index, queries, model.numbering)
+    values = sample_queries(index, places, dual, model.factors, model.weights, model.sums)
+    return values + model.offset
+
+
+def dense_chunk(
+    model: Model, columns: IndexColumns, dual: Vector, ranges: tuple[range, ...]
+) -> NDArray[np.float64]:
+    """The completed tensor on a box of indices, given the dual entries of the box's slices.
+
+    Each mode's part is one matrix product: fibre sums restricted to the box, times factor rows.
+    """
+    sizes = tuple(len(box) for box in ranges)
+    result = np.full(sizes, model.offset)
+    for mode in range(len(sizes)):
+        others = tuple(length for k, length in enumerate(sizes) if k != mode)
+        if mode == model.slab_mode:
+            sums = _crossing_sums_in_box(model, ranges)
+        else:
+            sums = _local_sums_in_box(model, columns, dual, ranges, mode)
+        rows = model.factors.padded[mode][ranges[mode].start : ranges[mode].stop]
+        part = (model.weights[mode] * rows) @ sums.T
+        result += np.moveaxis(part.reshape(sizes[mode], *others), 0, mode)
+    return result
+
+
+def _crossing_sums_in_box(model: Model, ranges: tuple[range, ...]) -> Matrix:
+    others = [k for k in range(len(ranges)) if k != model.slab_mode]
+    grids = np.meshgrid(*(np.arange(r.start, r.stop) for r in (ranges[k] for k in others)),
+                        indexing="ij")  # fmt: skip
+    columns = [np.zeros(grids[0].size, dtype=np.int64)] * len(ranges)
+    for mode, grid in zip(others, grids, strict=True):
+        columns[mode] = grid.reshape(-1)
+    keys = fibre_keys(tuple(columns), model.shape, (model.slab_mode,))
+    chosen: Matrix = model.sums[model.numbering.numbers(keys)]
+    return chosen
+
+
+def _local_sums_in_box(
+    model: Model, columns: IndexColumns, dual: Vector, ranges: tuple[range, ...], mode: int
+) -> Matrix:
+    inside = np.ones(len(dual), dtype=bool)
+    for k, (column, box) in enumerate(zip(columns, ranges, strict=True)):
+        if k != mode:
+            inside &= (column >= box.start) & (column < box.stop)
+    shifted = tuple(
+        column[inside].astype(np.int64) - (0 if k == mode else box.start)
+        for k, (column, box) in enumerate(zip(columns, ranges, strict=True))
+    )
+    sizes = tuple(len(box) for box in ranges)
+    fibres = fibre_keys(shifted, sizes, (mode,))
+    matrix = model.factors.padded[mode]
+    width = matrix.shape[1]
+    sums = np.zeros((math.prod(sizes) // sizes[mode], width))
+    sweeps.fibre_sums(shifted[mode], fibres, dual[inside], matrix, lanes_for(width), sums)
+    return sums
+
+
+@dataclass(frozen=True)
+class ValidationError(Program):
+    """Root mean square error at the held-out places that the blocks carry."""
+
+    vector: str
+    factors: Factors
+    weights: tuple[float, ...]
+
+    label = "validate"
+
+    def first(self) -> None:
+        return None
+
+    def step(self, block: Block, message: Matrix | None) -> tuple[Any, ...]:
+        if message is None:
+            return (crossing_sums(block, self.factors, block.vector(self.vector)),)
+        queries, wanted = block.query_index, block.query_values
+        if queries is None or wanted is None:
+            return (0.0, 0)
+        found = sample_queries(
+            block.index, queries, block.vector(self.vector), self.factors, self.weights, message
+        )
+        return (float(np.sum((found - wanted) ** 2)), len(wanted))
+
+    def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
+        if message is None:
+            return with_empty_row(total[0])
+        return Finished(math.sqrt(total[0] / max(total[1], 1)))

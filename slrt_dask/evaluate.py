@@ -1,0 +1,59 @@
+"""How well a completion predicts observations that it has not seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from slrt_dask.completion import Completion
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Errors over a store of observations.
+
+    rmse, mae : root mean square and mean absolute error
+    relative_error : ‖predicted − observed‖ / ‖observed‖
+    psnr : peak signal-to-noise ratio in decibels, the peak being the largest observed magnitude
+    """
+
+    count: int
+    rmse: float
+    mae: float
+    relative_error: float
+    psnr: float
+
+
+def evaluate(
+    completion: Completion, store: ObservationStore, *, peak: float | None = None
+) -> Scores:
+    """Compare predictions with a store's observations, a partition at a time.
+
+    peak : the signal's largest possible value, for the PSNR; the largest observed if None
+    """
+    if completion.shape != store.shape:
+        raise InvalidInput(
+            f"the completion has shape {completion.shape}, the store {store.shape}; they must agree"
+        )
+    squares, absolutes, energy, largest = 0.0, 0.0, 0.0, 0.0
+    for number in range(len(store.partitions)):
+        columns, values = store.read_partition(number)
+        wanted = values.astype(np.float64)
+        errors = completion.predict(np.stack(columns)) - wanted
+        squares += float(errors @ errors)
+        absolutes += float(np.abs(errors).sum())
+        energy += float(wanted @ wanted)
+        largest = max(largest, float(np.abs(wanted).max()))
+    rmse = math.sqrt(squares / store.nnz)
+    top = largest if peak is None else peak
+    return Scores(
+        store.nnz,
+        rmse,
+        absolutes / store.nnz,
+        math.sqrt(squares / energy) if energy > 0.0 else math.inf,
+        20.0 * math.log10(top / rmse) if rmse > 0.0 and top > 0.0 else math.inf,
+    )

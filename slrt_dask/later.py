@@ -1,0 +1,31 @@
+"""Documented names whose capability is still to come: each says so instead of half working."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from slrt_dask.errors import NotYetAvailable
+
+
+def _refuse(name: str) -> NoReturn:
+    raise NotYetAvailable(f"{name} is not yet available in this release; complete without it")
+
+
+def Nonnegative(where: object = "all") -> NoReturn:  # noqa: N802
+    _refuse("Nonnegative")
+
+
+def Bounds(lower: object, upper: object, where: object = "all") -> NoReturn:  # noqa: N802
+    _refuse("Bounds")
+
+
+def Linear(A: object, b: object, kind: str = ">=") -> NoReturn:  # noqa: N802
+    _refuse("Linear")
+
+
+def Hankel(tau: object, deviation: object = "auto") -> NoReturn:  # noqa: N802
+    _refuse("Hankel")
+
+
+def resume(run_directory: object, client: object = None) -> NoReturn:
+    _refuse("resume")

@@ -1,0 +1,289 @@
+"""A fitted model on disk: what a completion is made of, written so that half of one never opens.
+
+<path>/            group; attribute block `slrt` of kind "completion", marked complete last
+<path>/dual/       the dual entries, in the layout of a store
+<path>/model/      factors_0 … factors_{K-1}, fibre_sums, and fibre_keys where needed
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from slrt_dask.data import coordinates, location
+from slrt_dask.data.header import StoreHeader
+from slrt_dask.data.layout import (
+    Columns,
+    create_store,
+    finish_store,
+    read_header,
+    read_partition,
+    write_partition,
+)
+from slrt_dask.dual.certificate import Certificate
+from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.sampling import Model, with_empty_row
+from slrt_dask.dual.writing import KEYS_ARRAY, SUMS_ARRAY, write_array
+from slrt_dask.errors import StoreCorrupt, StoreNotFound, UnsupportedFormat
+from slrt_dask.kernels.blocks import FibreNumbering, possible_fibres
+from slrt_dask.kernels.rows import pad_columns
+from slrt_dask.optim.records import IterationRecord
+from slrt_dask.optim.stopping import StopReason
+
+FORMAT_VERSION = 1
+BLOCK_NAME = "slrt"
+
+
+@dataclass(frozen=True)
+class ModelHeader:
+    """Everything about a fit but its arrays. `dual` is the header of the dual entries' store."""
+
+    dual: StoreHeader
+    cost_weight: float
+    lambdas: tuple[float, ...]
+    offset: float
+    certificate: Certificate
+    stop_reason: StopReason
+    records: tuple[IterationRecord, ...]
+    observations: str
+    checksums: dict[str, str]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.dual.shape
+
+    @property
+    def slab_mode(self) -> int:
+        return self.dual.slab_mode
+
+    @property
+    def digest(self) -> str:
+        """A name for the content of the model."""
+        return _digest(self.to_block())
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.dual.dimension_names
+
+    @property
+    def labels(self) -> dict[str, NDArray[Any]] | None:
+        return coordinates.decode(self.dual.coordinates)
+
+    def to_block(self) -> dict[str, Any]:
+        return {
+            "format_version": FORMAT_VERSION,
+            "kind": "completion",
+            "cost_weight": self.cost_weight,
+            "lambdas": list(self.lambdas),
+            "offset": self.offset,
+            "certificate": asdict(self.certificate),
+            "stop_reason": self.stop_reason.name,
+            "records": [asdict(record) for record in self.records],
+            "observations": self.observations,
+            "dual_digest": self.dual.digest,
+            "checksums": self.checksums,
+        }
+
+
+def write_model(
+    path: str,
+    header: ModelHeader,
+    factors: tuple[NDArray[np.float64], ...],
+    write_dual: Callable[[str], tuple[int, ...]],
+    write_sums: Callable[[str], None],
+) -> ModelHeader:
+    """Write a model to a new path.
+
+    write_dual : fills a created store's partitions, wherever they are, and returns checksums
+    write_sums : writes fibre_sums (and fibre_keys) into the group it is given
+    """
+    location.claim(path)
+    try:
+        root = zarr.create_group(path, attributes={BLOCK_NAME: {"complete": False}})
+        root.create_group("model")
+        create_store(f"{path}/dual", header.dual)
+        checksums = write_dual(f"{path}/dual")
+        dual = finish_store(f"{path}/dual", header.dual.with_checksums(checksums))
+        for mode, factor in enumerate(factors):
+            write_array(f"{path}/model", f"factors_{mode}", factor)
+        write_sums(f"{path}/model")
+        written = replace(header, dual=dual, checksums=_array_checksums(path))
+        block = written.to_block()
+        root.attrs.put({BLOCK_NAME: {**block, "digest": _digest(block), "complete": True}})
+    except BaseException:
+        location.remove(path)
+        raise
+    return written
+
+
+def copy_model(source: str, target: str) -> None:
+    """Copy a model to a new path, partition by partition."""
+    header = read_model_header(source)
+
+    def copy_dual(path: str) -> tuple[int, ...]:
+        checksums = []
+        for number, part in enumerate(header.dual.partitions):
+            columns, values = read_partition(f"{source}/dual", header.dual, number)
+            checksums.append(write_partition(path, part.name, columns, values))
+        return tuple(checksums)
+
+    def copy_sums(path: str) -> None:
+        arrays = _read_arrays(source, header)
+        for name in (SUMS_ARRAY, KEYS_ARRAY):
+            if name in arrays:
+                write_array(path, name, arrays[name])
+
+    write_model(target, header, read_factors(source, header), copy_dual, copy_sums)
+
+
+def read_model_header(path: str) -> ModelHeader:
+    """The header of a finished model, or an error that says what is wrong with it."""
+    try:
+        root = zarr.open_group(path, mode="r")
+    except FileNotFoundError as error:
+        raise StoreNotFound(f"there is no completion at {path}; check the path.") from error
+    block = root.attrs.asdict().get(BLOCK_NAME)
+    if not isinstance(block, dict) or block.get("kind", "completion") != "completion":
+        raise UnsupportedFormat(f"{path} is not a completion; check the path.")
+    if block.get("complete") is not True:
+        raise StoreCorrupt(
+            f"{path} is not marked complete: the process that wrote it did not finish. "
+            "Remove it and write it again."
+        )
+    if block.get("format_version") != FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"{path} has format version {block.get('format_version')!r}; this release reads "
+            f"version {FORMAT_VERSION}."
+        )
+    body = {key: value for key, value in block.items() if key not in ("digest", "complete")}
+    dual = read_header(f"{path}/dual")
+    if block.get("digest") != _digest(body) or body.get("dual_digest") != dual.digest:
+        raise StoreCorrupt(
+            f"{path} does not match its digest: it was altered after it was written."
+        )
+    return _header_of(body, dual)
+
+
+def read_factors(path: str, header: ModelHeader) -> tuple[NDArray[np.float64], ...]:
+    """K factors (n_k, r_k)."""
+    arrays = _read_arrays(path, header)
+    return tuple(arrays[f"factors_{mode}"] for mode in range(len(header.shape)))
+
+
+# The caches below are keyed by digest too: a path may come to hold another model.
+
+
+@lru_cache(maxsize=4)
+def cached_header(path: str, digest: str) -> ModelHeader:
+    """The header of the model at a path, checked to be the one that is meant."""
+    header = read_model_header(path)
+    if header.digest != digest:
+        raise StoreCorrupt(f"{path} now holds another model than the one that was opened.")
+    return header
+
+
+@lru_cache(maxsize=2)
+def cached_model(path: str, digest: str) -> Model:
+    """The model at a path, ready for sampling; tasks of one process share it."""
+    header = cached_header(path, digest)
+    arrays = _read_arrays(path, header)
+    keys = arrays.get(KEYS_ARRAY)
+    possible = possible_fibres(header.shape, (header.slab_mode,))
+    numbering = FibreNumbering(possible if keys is None else len(keys), keys)
+    return Model(
+        header.shape,
+        header.slab_mode,
+        Factors.of(read_factors(path, header)),
+        header.lambdas,
+        with_empty_row(pad_columns(arrays[SUMS_ARRAY])),
+        numbering,
+        header.offset,
+    )
+
+
+@lru_cache(maxsize=2)
+def cached_partition(path: str, digest: str, number: int) -> tuple[Columns, NDArray[Any]]:
+    """Indices and dual values of one partition; neighbouring chunks share the read."""
+    return read_partition(f"{path}/dual", cached_header(path, digest).dual, number)
+
+
+def read_slices(path: str, digest: str, slices: range) -> tuple[Columns, NDArray[Any]]:
+    """Indices and dual values of a run of slices, from all partitions that have some of it."""
+    header = cached_header(path, digest).dual
+    found = []
+    for number, part in enumerate(header.partitions):
+        if part.first_slice < slices.stop and part.stop_slice > slices.start:
+            columns, values = cached_partition(path, digest, number)
+            slab = columns[header.slab_mode]
+            first, stop = np.searchsorted(slab, [slices.start, slices.stop])
+            found.append((tuple(column[first:stop] for column in columns), values[first:stop]))
+    if not found:
+        empty = np.zeros(0, dtype=header.index_dtype)
+        return (empty,) * header.order, np.zeros(0)
+    columns = tuple(np.concatenate(parts) for parts in zip(*(c for c, _ in found), strict=True))
+    return columns, np.concatenate([values for _, values in found])
+
+
+def write_dense(path: str, array: Any, header: ModelHeader) -> zarr.Array[Any]:
+    """Write a dask array with regular chunks to a new zarr array, one writer per chunk."""
+    location.refuse_existing(path)
+    target = zarr.create_array(
+        path,
+        shape=array.shape,
+        chunks=array.chunksize,
+        dtype=array.dtype,
+        dimension_names=header.names,
+        attributes={"slrt": {"certificate": asdict(header.certificate), "complete": False}},
+    )
+    array.store(target, lock=False)
+    target.attrs.put({"slrt": {"certificate": asdict(header.certificate), "complete": True}})
+    return target
+
+
+def _header_of(body: dict[str, Any], dual: StoreHeader) -> ModelHeader:
+    return ModelHeader(
+        dual=dual,
+        cost_weight=body["cost_weight"],
+        lambdas=tuple(body["lambdas"]),
+        offset=body["offset"],
+        certificate=Certificate(**body["certificate"]),
+        stop_reason=StopReason[body["stop_reason"]],
+        records=tuple(
+            IterationRecord(**{**row, "ranks": tuple(row["ranks"])}) for row in body["records"]
+        ),
+        observations=body["observations"],
+        checksums=body["checksums"],
+    )
+
+
+def _read_arrays(path: str, header: ModelHeader) -> dict[str, NDArray[Any]]:
+    group = zarr.open_group(f"{path}/model", mode="r")
+    arrays = {}
+    for name, checksum in header.checksums.items():
+        array = np.asarray(group[name][...]) if name in group else np.zeros(0)
+        if _checksum(array) != checksum:
+            raise StoreCorrupt(f"{path} has lost or altered model/{name}; write it again.")
+        arrays[name] = array
+    return arrays
+
+
+def _array_checksums(path: str) -> dict[str, str]:
+    group = zarr.open_group(f"{path}/model", mode="r")
+    return {name: _checksum(np.asarray(array[...])) for name, array in group.arrays()}
+
+
+def _checksum(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def _digest(block: dict[str, Any]) -> str:
+    canonical = json.dumps(block, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,78 @@
+"""Who listens to a fit: log lines, a JSON-lines file, and a line of progress on a terminal.
+
+Observers are told of every iteration with a frozen record; none of them changes the fit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict
+from typing import TextIO
+
+from slrt_dask.optim.method import MethodState
+from slrt_dask.optim.records import IterationRecord
+
+logger = logging.getLogger("slrt_dask")
+
+
+def describe(record: IterationRecord) -> str:
+    """One line about an iteration: cost, gradient norm, gap, error on held-out data, time."""
+    gap = "" if record.relative_gap is None else f"  gap {100 * record.relative_gap:7.3f} %"
+    error = "" if record.validation_rmse is None else f"  rmse {record.validation_rmse:.5g}"
+    capped = "" if record.inner_converged else "  (an inner solve hit its limit)"
+    return (
+        f"iteration {record.iteration:4d}  cost {record.cost:.6e}  gradient "
+        f"{record.gradient_norm:.2e}{gap}{error}  {record.seconds:.1f} s{capped}"
+    )
+
+
+class LogObserver:
+    """Writes a line per iteration to the logger `slrt_dask`."""
+
+    def on_record(self, record: IterationRecord, state: MethodState) -> None:
+        logger.info("%s", describe(record))
+
+
+class JsonLinesObserver:
+    """Appends a record per iteration to a file, one JSON object a line."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+
+    def on_record(self, record: IterationRecord, state: MethodState) -> None:
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+
+
+class ProgressObserver:
+    """A line that is rewritten on a terminal; elsewhere a plain line whenever a gap is known."""
+
+    def __init__(self, max_iterations: int, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._max_iterations = max_iterations
+        self._last_gap = ""
+
+    def on_record(self, record: IterationRecord, state: MethodState) -> None:
+        if not self._stream.isatty():
+            if record.relative_gap is not None:
+                self._stream.write(describe(record) + "\n")
+            return
+        if record.relative_gap is not None:
+            self._last_gap = f"gap {100 * record.relative_gap:.3g} %"
+        done = min(1.0, record.iteration / max(1, self._max_iterations))
+        bar = "█" * round(20 * done)
+        self._stream.write(
+            f"\r\x1b[2K{bar:░<20} {record.iteration}/{self._max_iterations}  "
+            f"cost {record.cost:.5e}  gradient {record.gradient_norm:.1e}  {self._last_gap}  "
+            f"{record.seconds:.0f} s"
+        )
+        self._stream.flush()
+
+    def close(self) -> None:
+        """End the line, so that what follows starts on a new one."""
+        if self._stream.isatty():
+            self._stream.write("\n")
+            self._stream.flush()
