@@ -40,7 +40,24 @@ _HOMES = {
     "resume": "later",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = [
+    "Bounds",
+    "Certificate",
+    "Completion",
+    "Hankel",
+    "Linear",
+    "Nonnegative",
+    "ObservationStore",
+    "Scores",
+    "complete",
+    "evaluate",
+    "from_array",
+    "from_coo",
+    "from_file",
+    "load_completion",
+    "open_store",
+    "resume",
+]
 
 
 def __getattr__(name: str) -> Any:

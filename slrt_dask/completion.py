@@ -7,6 +7,7 @@ time, as dask tasks; the whole tensor is never formed unless the caller does it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from collections.abc import Sequence
@@ -169,14 +170,14 @@ class Completion:
         """(first, stop, partition) runs of sorted slab indices, none too long."""
         borders = [part.first_slice for part in self.header.dual.partitions[1:]]
         edges = [0, *np.searchsorted(slab, borders).tolist(), len(slab)]
-        groups = []
-        for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-            for first in range(low, high, QUERIES_AT_ONCE):
-                groups.append((first, min(first + QUERIES_AT_ONCE, high), number))
-        return groups
+        return [
+            (first, min(first + QUERIES_AT_ONCE, high), number)
+            for number, (low, high) in enumerate(itertools.pairwise(edges))
+            for first in range(low, high, QUERIES_AT_ONCE)
+        ]
 
     def _chunk_sizes(self) -> tuple[int, ...]:
-        """Whole slices of the slab mode where they fit; other modes are cut only if one does not."""
+        """Whole slices of the slab mode; the other modes are cut only where one does not fit."""
         sizes = list(self.shape)
         entries = CHUNK_BYTES // 8
         by_length = sorted(range(len(sizes)), key=lambda k: -sizes[k])

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import distributed
 from dask.utils import parse_bytes
@@ -21,6 +21,7 @@ from slrt_dask.completion import Completion
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem, Evaluation
 from slrt_dask.dual.sampling import ValidationError
@@ -117,7 +118,8 @@ def plan_of(
     """What a fit with these settings would need, on a client's workers or in this process."""
     limit = None if memory_limit is None else int(parse_bytes(memory_limit))
     if client is None:
-        counts, limits = [_threads_or_all(threads)], [limit or int(MEMORY_LIMIT)]
+        counts = [_threads_or_all(threads)]
+        limits: list[int | None] = [limit or int(MEMORY_LIMIT)]
     else:
         workers = client.scheduler_info(n_workers=-1)["workers"]
         described = [workers[address] for address in sorted(workers)]
@@ -179,7 +181,8 @@ def _written(
     problem: DualProblem, outcome: Outcome[Any], offset: float, run: Path | None
 ) -> Completion:
     """Write the model where the run is kept, or to a temporary place that lives with the result."""
-    engine, evaluation = problem.engine, outcome.evaluation
+    engine = problem.engine
+    evaluation = cast(Evaluation, outcome.evaluation)
     held = None if run is not None else tempfile.TemporaryDirectory(prefix="slrt-")
     path = normal_path(Path(held.name if held is not None else str(run)) / "completion")
     store = engine.store.header
@@ -188,7 +191,7 @@ def _written(
         cost_weight=problem.cost_weight,
         lambdas=problem.weights,
         offset=offset,
-        certificate=outcome.certificate,
+        certificate=cast(Certificate, outcome.certificate),
         stop_reason=outcome.reason,
         records=outcome.records,
         observations=store.digest,

@@ -11,19 +11,19 @@ def _refuse(name: str) -> NoReturn:
     raise NotYetAvailable(f"{name} is not yet available in this release; complete without it")
 
 
-def Nonnegative(where: object = "all") -> NoReturn:  # noqa: N802
+def Nonnegative(where: object = "all") -> NoReturn:
     _refuse("Nonnegative")
 
 
-def Bounds(lower: object, upper: object, where: object = "all") -> NoReturn:  # noqa: N802
+def Bounds(lower: object, upper: object, where: object = "all") -> NoReturn:
     _refuse("Bounds")
 
 
-def Linear(A: object, b: object, kind: str = ">=") -> NoReturn:  # noqa: N802
+def Linear(A: object, b: object, kind: str = ">=") -> NoReturn:
     _refuse("Linear")
 
 
-def Hankel(tau: object, deviation: object = "auto") -> NoReturn:  # noqa: N802
+def Hankel(tau: object, deviation: object = "auto") -> NoReturn:
     _refuse("Hankel")
 
 

@@ -268,7 +268,8 @@ def _read_arrays(path: str, header: ModelHeader) -> dict[str, NDArray[Any]]:
     group = zarr.open_group(f"{path}/model", mode="r")
     arrays = {}
     for name, checksum in header.checksums.items():
-        array = np.asarray(group[name][...]) if name in group else np.zeros(0)
+        found = group.get(name)
+        array = np.asarray(found[...]) if isinstance(found, zarr.Array) else np.zeros(0)
         if _checksum(array) != checksum:
             raise StoreCorrupt(f"{path} has lost or altered model/{name}; write it again.")
         arrays[name] = array

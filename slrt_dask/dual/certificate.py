@@ -2,8 +2,8 @@
 
 For any factors U and any dual Z, however loosely solved, with `W^k = λ_k Z ×_k U_kU_kᵀ`:
 
-    primal  P = C ‖W_Ω − Y‖² + Σ_k 1/(2λ_k) ‖W^k_(k)‖_*²          the objective at the answer given
-    dual    D = max_t { t⟨Z, Y⟩ − t² (‖Z‖²/(4C) + Σ_k λ_k/2 σ_k²) }   a bound that no answer can beat
+    primal  P = C ‖W_Ω − Y‖² + Σ_k 1/(2λ_k) ‖W^k_(k)‖_*²   the objective at the answer given
+    dual    D = max_t { t⟨Z, Y⟩ − t² (‖Z‖²/(4C) + Σ_k λ_k/2 σ_k²) }   no answer can be below this
 
 P − D bounds the distance to the optimum. The dual bound holds for every multiple of Z, so the best
 multiple is taken: it costs nothing and is much tighter far from the optimum.
@@ -78,6 +78,6 @@ def certificate_of(
 def _nuclear_norm(factor: np.ndarray, totals: np.ndarray) -> float:
     """‖U T‖_* for T = UᵀZ_k, given U (n, r) and Z_k Tᵀ (n, r): only r × r matrices are needed."""
     gram = factor.T @ totals
-    triangle = np.linalg.qr(factor, mode="r")
+    triangle = np.asarray(np.linalg.qr(factor, mode="r"))
     squared = np.linalg.eigvalsh(triangle @ (0.5 * (gram + gram.T)) @ triangle.T)
     return float(np.sqrt(np.maximum(squared, 0.0)).sum())

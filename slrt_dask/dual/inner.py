@@ -2,9 +2,10 @@
 
 Solves `A z = b` for the operator of `operator.py`. The operator is applied to the preconditioned
 residual u instead of to the direction (Chronopoulos and Gear): with `w = A u` the recurrence
-`s ← w + βs` keeps `s = A p`, and all scalars of an iteration, `⟨r,u⟩`, `⟨u,Au⟩`, `⟨r,r⟩`, come with the one
-sum of the slab mode's fibre sums. The sweep that shows convergence is not wasted: it pays for one
-more step (`finish`), so the decision is made on the residual which that step is expected to reach.
+`s ← w + βs` keeps `s = A p`, and all scalars of an iteration, `⟨r,u⟩`, `⟨u,Au⟩`, `⟨r,r⟩`, come
+with the one sum of the slab mode's fibre sums. The sweep that shows convergence is not wasted: it
+pays for one more step (`finish`), so the decision is made on the residual which that step is
+expected to reach.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Factors:
         return Factors(joined, tuple(matrix.shape[1] for matrix in joined))
 
     def width(self, mode: int) -> int:
-        return self.padded[mode].shape[1]
+        return int(self.padded[mode].shape[1])
 
     def unpad(self, totals: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
         """Drop the padding's columns from K matrices (n_k, width)."""

@@ -40,5 +40,6 @@ def _weighted(basis: np.ndarray, image: np.ndarray) -> np.ndarray:
     largest = max(float(squares[-1]), np.finfo(float).tiny)
     # No direction starts at exactly zero: it could then not be found by a gradient.
     weights = np.maximum(squares / largest, SMALLEST_WEIGHT) ** 0.25
-    factor: np.ndarray = basis @ (vectors * weights)
-    return factor / np.linalg.norm(factor)
+    factor = basis @ (vectors * weights)
+    unit: np.ndarray = factor / np.linalg.norm(factor)
+    return unit

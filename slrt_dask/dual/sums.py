@@ -1,7 +1,7 @@
-"""Sums over rows that a dual vector and factors give: gradient, Hessian product, Rayleigh quotients.
+"""Sums over rows of a dual vector: the gradient, Hessian products, products for eigenvalues.
 
-With X the sparse tensor of dual values: `RowSums` is `X_k (X_kᵀ F_k)` for all modes at once, which is the
-gradient for F = U and a step of the power or Lanczos method for F = a vector; the derivative forms
+With X the sparse tensor of dual values, `RowSums` is `X_k (X_kᵀ F_k)` for all modes at once: the
+gradient for F = U, a step of the power or Lanczos method for F = a vector. The derivative forms
 serve the Hessian. Each is two rounds, because the slab mode's fibre sums are needed whole.
 """
 
@@ -84,7 +84,7 @@ class RowSums(_TwoRoundRowSums):
 
 @dataclass(frozen=True)
 class DerivativeRowSums(_TwoRoundRowSums):
-    """Derivative of RowSums when the vector moves along `vector_dot`, the factors along `direction`."""
+    """Derivative of RowSums as the vector moves along `vector_dot`, factors along `direction`."""
 
     vector: str
     vector_dot: str
@@ -118,7 +118,7 @@ class DerivativeRowSums(_TwoRoundRowSums):
 
 @dataclass(frozen=True)
 class HessianRightHandSide(Program):
-    """The vector −Σ_k λ_k (Z ×_k (V_kU_kᵀ + U_kV_kᵀ))_Ω, left under `target`; outcome is its norm."""
+    """The vector −Σ_k λ_k (Z ×_k (V_kU_kᵀ + U_kV_kᵀ))_Ω, left under `target`; ends in its norm."""
 
     vector: str
     target: str

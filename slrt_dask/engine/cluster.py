@@ -17,10 +17,10 @@ import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import InvalidInput, StateLost
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.program import Finished, Program, run_rounds
 from slrt_dask.engine.share import Assignment, Share
+from slrt_dask.errors import InvalidInput, StateLost
 
 FAN_IN = 4
 """How many partial sums one task of the reduction tree adds."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from slrt_dask.engine.block import Block
+from slrt_dask.engine.program import Finished, Program
 from slrt_dask.kernels.blocks import (
     FibreNumbering,
     build_block,
@@ -19,8 +21,6 @@ from slrt_dask.kernels.blocks import (
     fibre_keys,
     possible_fibres,
 )
-from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished, Program
 
 GENEROUS_FIBRES = 2**16
 """Up to this many possible fibres are all numbered, however few occur."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import StateLost
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Program
+from slrt_dask.errors import StateLost
 
 SMALLEST_BLOCK = 20_000
 """Entries below which a block is not cut further: waking a thread would cost more than it saves."""

@@ -95,13 +95,11 @@ def _row_index(builder: Any, value: Any, numba_type: Any) -> Any:
 
 
 @intrinsic
-def add_scaled_row(  # type: ignore[no-untyped-def]
-    typing_context, target, target_row, scale, source, source_row, lanes
-):
+def add_scaled_row(typing_context, target, target_row, scale, source, source_row, lanes):
     """target[target_row] += scale * source[source_row]."""
     signature = types.void(target, target_row, types.float64, source, source_row, lanes)
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         kinds = signature.args
         to_row = _row_index(builder, arguments[1], kinds[1])
         from_row = _row_index(builder, arguments[4], kinds[4])
@@ -122,11 +120,11 @@ def add_scaled_row(  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def clear_row(typing_context, target, target_row, lanes):  # type: ignore[no-untyped-def]
+def clear_row(typing_context, target, target_row, lanes):
     """target[target_row] = 0."""
     signature = types.void(target, target_row, lanes)
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         kinds = signature.args
         row = _row_index(builder, arguments[1], kinds[1])
         pointer = _row_pointer(context, builder, kinds[0], arguments[0], row)
@@ -139,11 +137,11 @@ def clear_row(typing_context, target, target_row, lanes):  # type: ignore[no-unt
 
 
 @intrinsic
-def row_product(typing_context, left, left_row, right, right_row, lanes):  # type: ignore[no-untyped-def]
+def row_product(typing_context, left, left_row, right, right_row, lanes):
     """Inner product of left[left_row] and right[right_row]."""
     signature = types.float64(left, left_row, right, right_row, lanes)
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         kinds = signature.args
         pointers = []
         for position in (0, 2):

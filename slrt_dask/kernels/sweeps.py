@@ -20,28 +20,28 @@ from slrt_dask.kernels.rows import FAST_MATH, add_scaled_row, clear_row, row_pro
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def fibre_sums(rows, fibres, x, factor, lanes, sums):  # type: ignore[no-untyped-def]
+def fibre_sums(rows, fibres, x, factor, lanes, sums):
     """sums[fibres[e]] += x[e] * factor[rows[e]] for every entry."""
     for e in range(x.size):
         add_scaled_row(sums, fibres[e], float(x[e]), factor, rows[e], lanes)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def sample(rows, fibres, sums, factor, lanes, weight, out):  # type: ignore[no-untyped-def]
+def sample(rows, fibres, sums, factor, lanes, weight, out):
     """out[e] += weight * <factor[rows[e]], sums[fibres[e]]> for every entry."""
     for e in range(out.size):
         out[e] += weight * row_product(factor, rows[e], sums, fibres[e], lanes)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def row_sums(rows, fibres, x, sums, lanes, totals):  # type: ignore[no-untyped-def]
+def row_sums(rows, fibres, x, sums, lanes, totals):
     """totals[rows[e]] += x[e] * sums[fibres[e]] for every entry."""
     for e in range(x.size):
         add_scaled_row(totals, rows[e], float(x[e]), sums, fibres[e], lanes)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, inline="always")
-def _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer):  # type: ignore[no-untyped-def]
+def _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer):
     # Clearing the rows that this slice touches costs at most one store an entry, however long
     # the buffer is; slices of very sparse tensors touch only a small part of it.
     for e in range(first, stop):
@@ -51,7 +51,7 @@ def _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer):  # t
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def apply_slices(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out):  # type: ignore[no-untyped-def]
+def apply_slices(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out):
     """out += weight * (X ×_k scatter gatherᵀ) at the entries, slice by slice.
 
     `gather` and `scatter` are both (n_k, width); they are the same matrix in the operator itself
@@ -65,7 +65,7 @@ def apply_slices(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def row_sums_slices(starts, rows, fibres, x, factor, lanes, buffer, totals):  # type: ignore[no-untyped-def]
+def row_sums_slices(starts, rows, fibres, x, factor, lanes, buffer, totals):
     """totals += X_k (X_kᵀ factor), slice by slice."""
     for s in range(starts.size - 1):
         first, stop = starts[s], starts[s + 1]
@@ -75,7 +75,7 @@ def row_sums_slices(starts, rows, fibres, x, factor, lanes, buffer, totals):  # 
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def derivative_row_sums_slices(  # type: ignore[no-untyped-def]
+def derivative_row_sums_slices(
     starts, rows, fibres, x, x_dot, factor, factor_dot, lanes, buffer, buffer_dot, totals
 ):
     """totals += d/dt [X_k (X_kᵀ factor)] along (x_dot, factor_dot), slice by slice."""
@@ -91,7 +91,7 @@ def derivative_row_sums_slices(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def sample_slices(  # type: ignore[no-untyped-def]
+def sample_slices(
     bounds,
     rows,
     fibres,

@@ -11,14 +11,14 @@ from slrt_dask.kernels.rows import FAST_MATH
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def add_gathered(rows, table, weight, out):  # type: ignore[no-untyped-def]
+def add_gathered(rows, table, weight, out):
     """out[e] += weight * table[rows[e]]."""
     for e in range(out.size):
         out[e] += weight * table[rows[e]]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def dot(left, right):  # type: ignore[no-untyped-def]
+def dot(left, right):
     """Inner product of two vectors."""
     total = 0.0
     for e in range(left.size):
@@ -27,7 +27,7 @@ def dot(left, right):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def precondition(r, inverse_diagonal, shift, u, w):  # type: ignore[no-untyped-def]
+def precondition(r, inverse_diagonal, shift, u, w):
     """u = r * inverse_diagonal and w = shift * u, ready for a product to be added to w."""
     for e in range(r.size):
         u[e] = r[e] * inverse_diagonal[e]
@@ -35,7 +35,7 @@ def precondition(r, inverse_diagonal, shift, u, w):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def conjugate_step(x, r, p, s, u, w, alpha, beta):  # type: ignore[no-untyped-def]
+def conjugate_step(x, r, p, s, u, w, alpha, beta):
     """Advance a conjugate gradient iteration in which w = A u and s = A p.
 
     p ← u + βp,  s ← w + βs,  x ← x + αp,  r ← r − αs
@@ -50,7 +50,7 @@ def conjugate_step(x, r, p, s, u, w, alpha, beta):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def solution_products(x, r, b):  # type: ignore[no-untyped-def]
+def solution_products(x, r, b):
     """(⟨b, x⟩, ⟨r, x⟩, ⟨x, x⟩, ⟨r, r⟩) in one pass."""
     bx, rx, xx, rr = 0.0, 0.0, 0.0, 0.0
     for e in range(x.size):
@@ -63,7 +63,7 @@ def solution_products(x, r, b):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def sweep_products(r, u, w):  # type: ignore[no-untyped-def]
+def sweep_products(r, u, w):
     """(⟨r, u⟩, ⟨u, w⟩) in one pass."""
     ru, uw = 0.0, 0.0
     for e in range(r.size):
