@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slrt_dask.data.arrays import from_array
 from slrt_dask.data.coo import from_batches, from_coo
+from slrt_dask.data.files import from_file
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.data.layout import (
     create_store,
@@ -13,6 +14,7 @@ from slrt_dask.data.layout import (
     write_partition,
 )
 from slrt_dask.data.store import ObservationStore, open_store
+from slrt_dask.data.synthetic import low_rank_observations, low_rank_tensor, sample_entries
 
 __all__ = [
     "ObservationStore",
@@ -23,8 +25,12 @@ __all__ = [
     "from_array",
     "from_batches",
     "from_coo",
+    "from_file",
+    "low_rank_observations",
+    "low_rank_tensor",
     "open_store",
     "read_header",
     "read_partition",
+    "sample_entries",
     "write_partition",
 ]

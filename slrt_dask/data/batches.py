@@ -74,7 +74,6 @@ def checked(
     batch: Batch, source: Source, shape: tuple[int, ...] | None, dtype: np.dtype[Any]
 ) -> Batch:
     """The batch with int64 indices and values of the store's type, or InvalidInput."""
-    _check_lengths(batch, shape)
     indices = _whole_numbers(batch, source)
     _check_range(batch, indices, source, shape)
     return Batch(indices, _finite(batch, source, dtype), batch.rows)
@@ -88,6 +87,27 @@ def describe(source: Source, row: int | None, index: Sequence[int | float]) -> s
     return f"{place}index ({written}){base}"
 
 
+def check_batch(batch: Batch, order: int | None) -> int:
+    """The number of modes of a batch whose parts fit together, and `order` if that is known."""
+    if batch.indices.ndim != 2 or batch.values.ndim != 1:
+        raise InvalidInput(
+            f"indices have shape {batch.indices.shape} and values {batch.values.shape}; "
+            "give indices of shape (modes, entries) and values of shape (entries,)."
+        )
+    modes, entries = (int(length) for length in batch.indices.shape)
+    if entries != batch.values.shape[0]:
+        raise InvalidInput(
+            f"there are {entries} indices and {batch.values.shape[0]} values; "
+            "give one value per index."
+        )
+    if order is not None and modes != order:
+        raise InvalidInput(
+            f"indices have {modes} modes, but the shape or an earlier batch has {order}; "
+            "give one row of indices per mode."
+        )
+    return modes
+
+
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape as a tuple of Python integers; at least two modes, none empty."""
     try:
@@ -97,7 +117,7 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
             f"shape {shape!r} is not a sequence of whole numbers; give one length per mode."
         ) from error
     if len(lengths) < 2:
-        raise InvalidInput(f"shape {lengths} has {len(lengths)} modes; a tensor needs at least 2.")
+        raise InvalidInput(f"shape {lengths} has {len(lengths)} modes; give at least 2.")
     if min(lengths) < 1:
         raise InvalidInput(f"shape {lengths} has an empty mode; every length must be at least 1.")
     return lengths
@@ -107,25 +127,6 @@ def _length(length: object) -> int:
     if isinstance(length, bool) or not isinstance(length, int | np.integer):
         raise TypeError(length)
     return int(length)
-
-
-def _check_lengths(batch: Batch, shape: tuple[int, ...] | None) -> None:
-    if batch.indices.ndim != 2 or batch.values.ndim != 1:
-        raise InvalidInput(
-            f"indices have shape {batch.indices.shape} and values {batch.values.shape}; "
-            "give indices of shape (modes, entries) and values of shape (entries,)."
-        )
-    modes, entries = batch.indices.shape
-    if entries != batch.values.shape[0]:
-        raise InvalidInput(
-            f"there are {entries} indices and {batch.values.shape[0]} values; "
-            "give one value per index."
-        )
-    if shape is not None and modes != len(shape):
-        raise InvalidInput(
-            f"indices have {modes} modes, but the shape {shape} has {len(shape)}; "
-            "give one row of indices per mode."
-        )
 
 
 def _whole_numbers(batch: Batch, source: Source) -> NDArray[np.int64]:

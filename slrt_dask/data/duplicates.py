@@ -34,8 +34,9 @@ def merge(
     stops = np.append(firsts[1:], values.shape[0])
     if rule == "last":
         return firsts, values[stops - 1]
-    sums = np.add.reduceat(values, firsts, dtype=np.float64)
-    if rule == "mean":
-        sums /= stops - firsts
+    # What overflows becomes infinite, and the caller names it.
     with np.errstate(over="ignore"):
+        sums = np.add.reduceat(values, firsts, dtype=np.float64)
+        if rule == "mean":
+            sums /= stops - firsts
         return firsts, sums.astype(values.dtype)

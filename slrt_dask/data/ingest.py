@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from slrt_dask.data import location
-from slrt_dask.data.batches import Batch, Source, check_shape, checked, describe, rebatch
+from slrt_dask.data.batches import (
+    Batch,
+    Source,
+    check_batch,
+    check_shape,
+    checked,
+    describe,
+    rebatch,
+)
 from slrt_dask.data.duplicates import DuplicateRule, check_rule, merge
 from slrt_dask.data.header import VALUE_TYPES, PartitionInfo, StoreHeader, float_name
 from slrt_dask.data.layout import create_store, finish_store, partition_name, write_partition
@@ -50,11 +58,10 @@ class IngestOptions:
 
     def __post_init__(self) -> None:
         check_rule(self.duplicates)
-        if self.partition_entries < 1 or self.batch_entries < 1:
-            raise InvalidInput(
-                f"partition_entries={self.partition_entries} and batch_entries="
-                f"{self.batch_entries}: both must be at least 1."
-            )
+        for name in ("partition_entries", "batch_entries"):
+            entries = getattr(self, name)
+            if not isinstance(entries, int) or entries < 1:
+                raise InvalidInput(f"{name}={entries!r}; give a whole number of at least 1.")
 
     def report(self, stage: str, done: int, total: int | None) -> None:
         if self.progress is not None:
@@ -99,14 +106,9 @@ def _read(
     shape = None if source.shape is None else check_shape(source.shape)
     files: list[ScratchFile] = []
     largest: list[int] = []
-    arriving = _counted(source.batches(options.batch_entries), source.total, options)
+    arriving = _arriving(source, None if shape is None else len(shape), options)
     for batch in rebatch(arriving, options.batch_entries):
         good = checked(batch, source, shape, dtype)
-        if files and good.indices.shape[0] != files[0].order:
-            raise InvalidInput(
-                f"a batch has indices of {good.indices.shape[0]} modes after batches of "
-                f"{files[0].order}; give every batch the same number of modes."
-            )
         files.append(write_scratch(work / f"read-{len(files):06d}", good))
         most = [int(column.max()) for column in good.indices]
         largest = [max(pair) for pair in zip(largest, most, strict=True)] if largest else most
@@ -117,15 +119,15 @@ def _read(
     return files, shape or check_shape([position + 1 for position in largest])
 
 
-def _counted(
-    batches: Iterable[Batch], total: int | None, options: IngestOptions
-) -> Iterator[Batch]:
+def _arriving(source: Source, order: int | None, options: IngestOptions) -> Iterator[Batch]:
+    """The source's batches, each of the same order, while progress is told of them."""
     done = 0
-    options.report("read", 0, total)
-    for batch in batches:
+    options.report("read", 0, source.total)
+    for batch in source.batches(options.batch_entries):
+        order = check_batch(batch, order)
         yield batch
         done += batch.values.shape[0] if batch.visited is None else batch.visited
-        options.report("read", done, total)
+        options.report("read", done, source.total)
 
 
 def _sort(

@@ -15,15 +15,12 @@ from numpy.typing import NDArray
 
 from slrt_dask.data import location
 from slrt_dask.data.batches import Batch, Source
+from slrt_dask.data.hashing import hash_indices
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.ingest import IngestOptions, ingest
 from slrt_dask.data.layout import read_partition
 from slrt_dask.data.location import StorePath
 from slrt_dask.errors import InvalidInput
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
 
 
 def split_store(
@@ -61,22 +58,6 @@ def is_held_out(indices: Sequence[NDArray[Any]], test: float, seed: int) -> NDAr
     uniform = (hash_indices(indices, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     held: NDArray[np.bool_] = uniform < test
     return held
-
-
-def hash_indices(indices: Sequence[NDArray[Any]], seed: int) -> NDArray[np.uint64]:
-    """A well mixed 64-bit number (m,) for each index, by splitmix64 over its positions."""
-    state = np.full(np.shape(indices[0]), seed % 2**64, dtype=np.uint64)
-    state = _mixed(state)
-    for column in indices:
-        state = _mixed(state ^ column.astype(np.uint64))
-    return state
-
-
-def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    state = state + _GOLDEN
-    state = (state ^ (state >> np.uint64(30))) * _FIRST_FACTOR
-    state = (state ^ (state >> np.uint64(27))) * _SECOND_FACTOR
-    return state ^ (state >> np.uint64(31))
 
 
 def _refuse_empty(path: str, header: StoreHeader, test: float, seed: int) -> None:

@@ -148,9 +148,10 @@ class ObservationStore:
 
     def __repr__(self) -> str:
         lengths = " × ".join(str(length) for length in self.shape)
+        parts = len(self.partitions)
         return (
             f"ObservationStore({self.path!r}: {lengths}, {self.nnz:,} observed "
-            f"({self._density():.3g} %), {self.dtype}, {len(self.partitions)} partitions "
+            f"({self._density():.3g} %), {self.dtype}, {parts} partition{'s' * (parts > 1)} "
             f"along mode {self.slab_mode})"
         )
 

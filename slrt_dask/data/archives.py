@@ -1,0 +1,143 @@
+"""Binary files of arrays: `.npz`, `.npy`, zarr directories and `.parquet`.
+
+Members of an archive are unpacked into a scratch directory and mapped, so that a file larger than
+memory can be read. Nothing pickled is ever loaded. This changes when the binary formats do.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from slrt_dask.data.arrays import array_source
+from slrt_dask.data.batches import Batch, Source
+from slrt_dask.data.coo import coo_source
+from slrt_dask.data.libraries import load
+from slrt_dask.errors import InvalidInput, UnsupportedFormat
+
+Shape = tuple[int, ...] | None
+
+
+def npz_source(path: Path, shape: Shape, key: str | None, scratch: Path) -> Source:
+    """A saved `sparse.COO`; or arrays `indices` and `values`; or a dense array, with `mask`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [name for name in archive.namelist() if name.endswith(".npy")]
+            names = [name.removesuffix(".npy") for name in members]
+            arrays = {name: _unpacked(archive, name, scratch) for name in names}
+    except zipfile.BadZipFile as error:
+        raise InvalidInput(f"{path} is not an .npz archive ({error}); check the file.") from error
+    if key is None and {"coords", "data", "shape"} <= arrays.keys():
+        return coo_source(arrays["coords"], arrays["data"], _own_shape(arrays, shape))
+    if key is None and {"indices", "values"} <= arrays.keys():
+        return coo_source(arrays["indices"], arrays["values"], _own_shape(arrays, shape))
+    if "format" in arrays or "indptr" in arrays:
+        raise UnsupportedFormat(
+            f"{path} holds arrays {', '.join(names)}, a sparse format other than COO; convert it "
+            "to sparse.COO first."
+        )
+    chosen = _chosen([name for name in names if name != "mask"], key, path)
+    return _dense(arrays[chosen], arrays.get("mask"), shape)
+
+
+def npy_source(path: Path, shape: Shape) -> Source:
+    return _dense(_mapped(path), None, shape)
+
+
+def zarr_source(path: Path, shape: Shape, key: str | None) -> Source:
+    """A zarr array, or one array of a zarr group."""
+    try:
+        node = zarr.open(str(path), mode="r")
+    except (FileNotFoundError, ValueError) as error:
+        raise InvalidInput(f"{path} cannot be opened as zarr ({error}); check it.") from error
+    if isinstance(node, zarr.Group):
+        names = [name for name, _ in node.arrays()]
+        chosen = node[_chosen([name for name in names if name != "mask"], key, path)]
+        return _dense(chosen, node["mask"] if "mask" in names else None, shape)
+    return _dense(node, None, shape)
+
+
+def parquet_source(path: Path, shape: Shape) -> Source:
+    """Index columns in order; the value is the column `value` or `values`, or else the last."""
+    parquet = load("pyarrow.parquet", extra="parquet")
+    arrow = load("pyarrow", extra="parquet")
+    try:
+        file = parquet.ParquetFile(path)
+    except arrow.ArrowInvalid as error:
+        raise InvalidInput(f"{path} is not a parquet file ({error}); check it.") from error
+    schema = file.schema_arrow
+    value = next((name for name in ("value", "values") if name in schema.names), schema.names[-1])
+    indices = [name for name in schema.names if name != value]
+    for name in schema.names:
+        kind = schema.field(name).type
+        if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
+            raise InvalidInput(f"column {name!r} of {path} has type {kind}; give numbers.")
+    return Source(
+        batches=lambda limit: _parquet_batches(file, indices, value, limit),
+        dtype=np.dtype(schema.field(value).type.to_pandas_dtype()),
+        shape=shape,
+        total=file.metadata.num_rows,
+        dimension_names=tuple(indices),
+    )
+
+
+def _parquet_batches(file: Any, indices: list[str], value: str, limit: int) -> Iterator[Batch]:
+    start = 0
+    with file:
+        for table in file.iter_batches(batch_size=limit, columns=[*indices, value]):
+            # An absent index becomes NaN here, and is then refused as no whole number.
+            columns = [table.column(name).to_numpy(zero_copy_only=False) for name in indices]
+            values = table.column(value).to_numpy(zero_copy_only=False)
+            rows = np.arange(start, start + values.shape[0], dtype=np.int64)
+            start += values.shape[0]
+            yield Batch(np.stack(columns), values, rows)
+
+
+def _dense(array: Any, mask: Any, shape: Shape) -> Source:
+    if shape is not None and tuple(array.shape) != shape:
+        raise InvalidInput(
+            f"the array has shape {tuple(array.shape)}, but shape={shape} was given; leave it out."
+        )
+    return array_source(array, mask)
+
+
+def _chosen(names: list[str], key: str | None, path: Path) -> str:
+    if key is not None and key in names:
+        return key
+    if key is None and len(names) == 1:
+        return names[0]
+    if key is None and "X" in names:
+        return "X"
+    problem = "which array is meant is not clear" if key is None else f"there is no array {key!r}"
+    raise InvalidInput(f"{problem} in {path}, which holds {', '.join(names)}; name one as key.")
+
+
+def _own_shape(arrays: dict[str, NDArray[Any]], shape: Shape) -> Shape:
+    if shape is not None or "shape" not in arrays:
+        return shape
+    return tuple(int(length) for length in arrays["shape"])
+
+
+def _unpacked(archive: zipfile.ZipFile, name: str, scratch: Path) -> NDArray[Any]:
+    target = scratch / f"{len(list(scratch.iterdir()))}.npy"
+    with archive.open(f"{name}.npy") as member, target.open("wb") as file:
+        shutil.copyfileobj(member, file, 2**20)
+    return _mapped(target)
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    try:
+        if path.stat().st_size < 2**20:
+            small: NDArray[Any] = np.load(path, allow_pickle=False)
+            return small
+        large: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return large
+    except (ValueError, EOFError) as error:
+        raise InvalidInput(f"{path.name} holds no array of numbers ({error}).") from error

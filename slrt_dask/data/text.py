@@ -1,0 +1,146 @@
+"""Text files of coordinates: FROSTT `.tns` and `.csv`, one observation a line.
+
+Lines are parsed in blocks by numpy, and only when a block fails is the offending line looked for.
+This changes when the text formats do.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.data.batches import Batch, Source
+from slrt_dask.errors import InvalidInput
+
+# Text takes some ten times the memory of the numbers in it.
+LINES_TOGETHER = 100_000
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How lines are written; delimiter None is any white space."""
+
+    delimiter: str | None
+    index_base: int
+    may_have_header: bool
+
+
+def text_source(path: Path, form: TextFormat, shape: tuple[int, ...] | None) -> Source:
+    """The observations in a text file, which may be compressed (`.gz`)."""
+    first, fields = _first_fields(path, form)
+    names = None
+    skip = 0
+    if form.may_have_header and not any(_is_number(field) for field in fields):
+        skip = first
+        names = tuple(field.strip().strip('"') for field in fields[:-1])
+        if len(set(names)) < len(names):
+            names = None
+    if len(fields) < 3:
+        raise InvalidInput(
+            f"line {first} of {path} has {len(fields)} columns, {fields}; give at least two "
+            "indices and a value, and check the delimiter."
+        )
+    return Source(
+        batches=lambda limit: _batches(path, form, skip, len(fields), limit),
+        dtype=np.dtype(np.float64),
+        shape=shape,
+        row_word="line",
+        index_base=form.index_base,
+        dimension_names=names,
+    )
+
+
+def _batches(path: Path, form: TextFormat, skip: int, columns: int, limit: int) -> Iterator[Batch]:
+    with _opened(path) as file:
+        number = 1
+        while lines := _next_lines(file, path, min(limit, LINES_TOGETHER)):
+            kept = [
+                (row, line)
+                for row, line in enumerate(lines, start=number)
+                if row > skip and not _is_comment(line)
+            ]
+            number += len(lines)
+            if kept:
+                table = _parsed(path, form, kept, columns)
+                rows = np.array([row for row, _ in kept], dtype=np.int64)
+                yield Batch(table[:, :-1].T - form.index_base, table[:, -1], rows)
+
+
+def _parsed(
+    path: Path, form: TextFormat, kept: list[tuple[int, str]], columns: int
+) -> NDArray[np.float64]:
+    try:
+        table = np.loadtxt(
+            [line for _, line in kept],
+            delimiter=form.delimiter,
+            comments="#",
+            ndmin=2,
+            quotechar='"' if form.delimiter else None,
+        )
+    except ValueError as error:
+        raise _bad_line(path, form, kept, columns) from error
+    if table.shape != (len(kept), columns):
+        raise _bad_line(path, form, kept, columns)
+    return table
+
+
+def _bad_line(
+    path: Path, form: TextFormat, kept: list[tuple[int, str]], columns: int
+) -> InvalidInput:
+    for row, line in kept:
+        fields = _fields(line, form)
+        if len(fields) != columns or not all(_is_number(field) for field in fields):
+            return InvalidInput(
+                f"line {row} of {path} is {line.strip()!r}; {columns - 1} indices and a value "
+                "were expected, all of them numbers. Correct or remove the line."
+            )
+    return InvalidInput(f"lines {kept[0][0]} to {kept[-1][0]} of {path} cannot be read as numbers.")
+
+
+def _first_fields(path: Path, form: TextFormat) -> tuple[int, list[str]]:
+    """The number and the fields of the first line that is not a comment."""
+    with _opened(path) as file:
+        number = 0
+        while lines := _next_lines(file, path, 1):
+            number += 1
+            if not _is_comment(lines[0]):
+                return number, _fields(lines[0], form)
+    raise InvalidInput(f"there are no observations in {path}: it has only comments or nothing.")
+
+
+def _next_lines(file: IO[str], path: Path, count: int) -> list[str]:
+    try:
+        return list(islice(file, count))
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise InvalidInput(f"{path} is not a text file ({error}); check its name.") from error
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
+
+
+def _fields(line: str, form: TextFormat) -> list[str]:
+    fields = line.split("#", 1)[0].strip().split(form.delimiter)
+    return [field.strip().strip('"') if form.delimiter else field for field in fields]
+
+
+def _is_comment(line: str) -> bool:
+    text = line.lstrip()
+    return not text or text.startswith("#")
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

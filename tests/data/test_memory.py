@@ -1,0 +1,79 @@
+"""Ingest stays within about a batch plus a partition, however large the source.
+
+Peaks are measured in a process of their own. The same measurement with a batch and a partition as
+large as the source must exceed the bound, or the measurement would prove nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+
+MEASURE = """
+import sys
+from pathlib import Path
+import dask
+import dask.array as da
+import numpy as np
+from slrt_dask.data.arrays import array_source
+from slrt_dask.data.files import TextFormat, text_source
+from slrt_dask.data.ingest import IngestOptions, ingest
+
+dask.config.set(scheduler="synchronous")
+kind, directory, text, entries = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+def dask_source(slices):
+    array = da.random.default_rng(0).standard_normal((slices, 100, 100), chunks=(5, 100, 100))
+    return array_source(array)
+
+def source(small):
+    if kind == "dask":
+        return dask_source(5 if small else 200)
+    path = text.with_suffix(".small") if small else text
+    return text_source(path, TextFormat(",", 0, True), None)
+
+options = IngestOptions(batch_entries=entries, partition_entries=2 * entries)
+ingest(directory / "warm", source(True), options)
+before = peak()
+ingest(directory / "store", source(False), options)
+print(peak() - before)
+"""
+
+
+def growth(kind, directory, text, entries):
+    directory.mkdir()
+    arguments = [kind, str(directory), str(text), str(entries)]
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, *arguments], capture_output=True, text=True, check=True
+    )
+    print(kind, entries, result.stdout)
+    return float(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "table.csv"
+    count = 600_000
+    cells = np.random.default_rng(0).permutation(100 * 100 * 100)[:count]
+    columns = [c.tolist() for c in np.unravel_index(cells, (100, 100, 100))]
+    lines = [f"{i},{j},{k},{n}.5" for n, (i, j, k) in enumerate(zip(*columns, strict=True))]
+    path.write_text("\n".join(lines))
+    path.with_suffix(".small").write_text("\n".join(lines[:20_000]))
+    return path
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("dask", 25.0), ("csv", 15.0)])
+def test_peak_memory_is_bounded_by_batch_and_partition(tmp_path, table, kind, bound):
+    bounded = growth(kind, tmp_path / "bounded", table, 50_000 if kind == "dask" else 20_000)
+    at_once = growth(kind, tmp_path / "at_once", table, 10_000_000)
+    assert bounded < bound, f"grew by {bounded:.0f} MB"
+    assert at_once > 2 * bound, f"grew by {at_once:.0f} MB only, so the bound proves nothing"

@@ -1,0 +1,172 @@
+"""How a store is cut: slabs tile one mode, are balanced, disjoint and sorted."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slrt_dask.data.arrays import box_shape
+from slrt_dask.data.batches import Batch, rebatch
+from slrt_dask.data.coo import coo_source
+from slrt_dask.data.slabs import SliceHistogram, cut_slices, lexicographic_order
+from tests.data.helpers import columns_of, coo_store, ingested, tensor_with_holes
+
+counts_of_slices = st.lists(st.integers(0, 60), min_size=1, max_size=80).filter(any)
+
+
+@given(counts=counts_of_slices, most=st.integers(1, 200))
+def test_slabs_tile_the_slices_and_hold_every_entry(counts, most):
+    slabs = cut_slices(np.array(counts), most)
+    assert slabs[0].first == 0
+    assert slabs[-1].stop == len(counts)
+    assert all(a.stop == b.first for a, b in pairwise(slabs))
+    assert all(slab.count == sum(counts[slab.first : slab.stop]) > 0 for slab in slabs)
+
+
+@given(counts=counts_of_slices, most=st.integers(1, 200))
+def test_only_a_single_slice_may_exceed_the_limit(counts, most):
+    for slab in cut_slices(np.array(counts), most):
+        filled = [count for count in counts[slab.first : slab.stop] if count]
+        assert slab.count <= most or len(filled) == 1
+
+
+@given(counts=counts_of_slices, most=st.integers(1, 200))
+def test_neighbouring_slabs_could_not_be_one(counts, most):
+    slabs = cut_slices(np.array(counts), most)
+    least = math.ceil(sum(counts) / most)
+    assert len(slabs) >= least or any(slab.count > most for slab in slabs)
+    # Filling slabs one after another up to the limit never takes fewer.
+    filled, room = 0, 0
+    for count in (count for count in counts if count):
+        if count > room:
+            filled, room = filled + 1, most
+        room -= min(count, room)
+    assert len(slabs) == filled
+
+
+def test_five_million_at_two_million_are_three_even_partitions():
+    slabs = cut_slices(np.full(1000, 5000), 2_000_000)
+    assert len(slabs) == 3
+    assert max(slab.count for slab in slabs) - min(slab.count for slab in slabs) <= 2 * 5000
+
+
+@given(
+    positions=st.lists(st.integers(0, 999), min_size=1, max_size=300),
+    bins=st.integers(1, 50),
+    most=st.integers(1, 100),
+)
+def test_a_coarse_histogram_still_tiles_the_mode(positions, bins, most):
+    histogram = SliceHistogram(1000, most_bins=bins)
+    histogram.add(np.array(positions[::2], dtype=np.int64))
+    histogram.add(np.array(positions[1::2], dtype=np.int64))
+    slabs = histogram.slabs(most)
+    assert slabs[0].first == 0
+    assert slabs[-1].stop == 1000
+    assert all(
+        slab.count == sum(slab.first <= position < slab.stop for position in positions)
+        for slab in slabs
+    )
+
+
+@given(data=st.data(), shape=st.lists(st.integers(1, 6), min_size=2, max_size=5))
+def test_order_is_lexicographic_and_stable_with_slab_mode_first(data, shape):
+    slab_mode = data.draw(st.integers(0, len(shape) - 1))
+    count = data.draw(st.integers(1, 40))
+    indices = [
+        np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=count, max_size=count)))
+        for n in shape
+    ]
+    # The second shape has too many cells for one key: both ways must agree.
+    for lengths in (shape, [n + 2**40 for n in shape]):
+        order, repeated = lexicographic_order(indices, lengths, slab_mode)
+        modes = [slab_mode, *(mode for mode in range(len(shape)) if mode != slab_mode)]
+        keys = [tuple(int(indices[mode][i]) for mode in modes) for i in range(count)]
+        assert order.tolist() == sorted(range(count), key=lambda i: keys[i])
+        ordered = [keys[i] for i in order]
+        assert repeated.tolist() == [i > 0 and ordered[i] == ordered[i - 1] for i in range(count)]
+
+
+@given(sizes=st.lists(st.integers(0, 30), max_size=12), limit=st.integers(1, 20))
+def test_rebatching_keeps_entries_and_order_within_the_limit(sizes, limit):
+    total = sum(sizes)
+    numbers = np.arange(total)
+    edges = np.cumsum([0, *sizes])
+    batches = [
+        Batch(np.stack([numbers[a:b]] * 2), numbers[a:b] * 0.5, numbers[a:b])
+        for a, b in pairwise(edges)
+    ]
+    result = list(rebatch(batches, limit))
+    assert all(0 < batch.values.size <= limit for batch in result)
+    assert [row for batch in result for row in batch.rows] == list(range(total))
+    assert [i for batch in result for i in batch.indices[1]] == list(range(total))
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=5),
+    limit=st.integers(1, 5000),
+)
+def test_boxes_are_whole_units_within_the_limit(lengths, limit):
+    shape, unit = [n for n, _ in lengths], [u for _, u in lengths]
+    box = box_shape(shape, unit, limit)
+    smallest = math.prod(min(u, n) for n, u in lengths)
+    assert math.prod(box) <= max(limit, smallest)
+    assert all(b == n or b % u == 0 for b, n, u in zip(box, shape, unit, strict=True))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    cells=st.sets(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=60),
+    batch_entries=st.integers(1, 70),
+    partition_entries=st.integers(1, 70),
+)
+def test_any_set_of_cells_is_stored_and_found_again(cells, batch_entries, partition_entries):
+    indices = np.array(sorted(cells, key=hash)).T
+    values = indices[0] * 100.0 + indices[1] * 10 + indices[2]
+    with tempfile.TemporaryDirectory() as directory:
+        store = ingested(
+            Path(directory) / "store",
+            coo_source(indices, values, (6, 6, 6)),
+            batch_entries=batch_entries,
+            partition_entries=partition_entries,
+        )
+        found, numbers = columns_of(store)
+    assert {tuple(column) for column in found.T.tolist()} == cells
+    np.testing.assert_array_equal(numbers, found[0] * 100.0 + found[1] * 10 + found[2])
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3, 7])
+def test_any_number_of_partitions_holds_the_same_sorted_set(tmp_path, wanted):
+    tensor = tensor_with_holes((200, 4, 3), observed=0.5)
+    nnz = np.count_nonzero(~np.isnan(tensor))
+    store = coo_store(tmp_path / "store", tensor, partition_entries=math.ceil(nnz / wanted * 1.06))
+    assert len(store.partitions) == wanted
+    np.testing.assert_array_equal(store.to_array(), tensor)
+    assert store.mean == pytest.approx(np.nanmean(tensor), rel=1e-12)
+    indices, _ = columns_of(store)
+    # In order through all partitions: disjoint slabs, each sorted, no index twice.
+    keys = np.ravel_multi_index(tuple(indices), store.shape)
+    assert (np.diff(keys) > 0).all()
+    for number, part in enumerate(store.partitions):
+        positions = store.read_partition(number)[0][store.slab_mode]
+        assert part.first_slice <= positions.min()
+        assert positions.max() < part.stop_slice
+
+
+@pytest.mark.parametrize("slab_mode", [0, 1, 2])
+def test_slab_mode_can_be_chosen(tmp_path, slab_mode):
+    tensor = tensor_with_holes((6, 9, 8))
+    store = coo_store(tmp_path / "store", tensor, slab_mode=slab_mode, partition_entries=60)
+    assert store.slab_mode == slab_mode
+    assert store.partitions[-1].stop_slice == tensor.shape[slab_mode]
+    np.testing.assert_array_equal(store.to_array(), tensor)
+
+
+def test_slab_mode_is_the_longest_when_left_out(tmp_path):
+    assert coo_store(tmp_path / "store", tensor_with_holes((6, 9, 8))).slab_mode == 1
