@@ -6,7 +6,7 @@ changes when the way a step length is found does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slrt_dask.errors import InvalidConfig
 from slrt_dask.optim.decrease import measure_decrease
@@ -40,7 +40,11 @@ class LineSearch:
     """Factor on the step that would repeat the last decrease."""
     first_length: float = 0.5
     """Length of the very first trial, and the longest of any: factors have norm one."""
+    shortest_length: float = 1e-13
+    """A move shorter than this changes nothing: the search has failed."""
     max_trials: int = 15
+    doubtful_trials: int = 3
+    """After so many refusals the cost at the start is solved again, more tightly."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.sufficient_decrease < 0.5:
@@ -52,11 +56,10 @@ class LineSearch:
                 f"contractions are {self.least_contraction} and {self.most_contraction}; "
                 "give 0 < least_contraction <= most_contraction < 1"
             )
-        if not (self.optimism > 0.0 and self.first_length > 0.0 and self.max_trials >= 1):
-            raise InvalidConfig(
-                f"optimism is {self.optimism}, first_length {self.first_length}, max_trials "
-                f"{self.max_trials}; all must be positive"
-            )
+        for name in ("optimism", "first_length", "shortest_length", "max_trials"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise InvalidConfig(f"{name} is {value}; give a number above 0")
 
     def first_multiplier(self, slope: float, length: float, last_decrease: float) -> float:
         """The multiplier to try first on a direction of this length and (negative) slope.
@@ -79,13 +82,19 @@ class LineSearch:
         rtol: float,
     ) -> Trial | None:
         """The first acceptable trial along a descent direction, or None when there is none."""
-        manifold, origin = problem.manifold, start.evaluation
-        slope = manifold.inner_product(origin.point, start.gradient, direction)
+        manifold, here = problem.manifold, start.evaluation.point
+        slope = manifold.inner_product(here, start.gradient, direction)
+        shortest = self.shortest_length / manifold.norm(here, direction)
         multiplier = first
-        for _ in range(self.max_trials):
+        for refusals in range(self.max_trials):
+            if multiplier < shortest:
+                return None
+            if refusals == self.doubtful_trials:
+                start = replace(start, evaluation=problem.sharpen(start.evaluation))
+                rtol = min(rtol, max(start.evaluation.inner.residual, problem.accuracy.tightest))
             move = scale(multiplier, direction)
-            point = manifold.retraction(origin.point, move)
-            evaluation = problem.evaluate(point, rtol=rtol, warm=origin)
+            point = manifold.retraction(here, move)
+            evaluation = problem.evaluate(point, rtol=rtol, warm=start.evaluation)
             measured = measure_decrease(problem, start, evaluation, move)
             if measured.amount >= -self.sufficient_decrease * multiplier * slope:
                 return Trial(evaluation, measured.end, multiplier, measured.amount)

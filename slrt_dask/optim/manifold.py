@@ -133,20 +133,22 @@ def _horizontal(U: Matrix, V: Matrix) -> Matrix:
     tangent: Matrix = V - U * (float(np.vdot(U, V)) / float(np.vdot(U, U)))
     if U.shape[1] == 1:
         return tangent
-    return tangent - U @ _skew_solution(U.T @ U, U.T @ tangent)
+    values, vectors = np.linalg.eigh(U.T @ U)
+    for _ in range(2):  # UᵀU squares small singular values of U; the second pass wins them back
+        tangent = tangent - U @ _skew_solution(values, vectors, U.T @ tangent)
+    return tangent
 
 
-def _skew_solution(S: Matrix, B: Matrix) -> Matrix:
+def _skew_solution(values: Matrix, vectors: Matrix, B: Matrix) -> Matrix:
     """The skew Ω with SΩ + ΩS = B − Bᵀ, least in norm where S is singular.  All (r, r).
 
-    In the eigenbasis of S the equation divides by d_i + d_j. Where both vanish U has lost those two
-    directions, UΩ does not see the entry, and zero is the right value for it.
+    S is given by its eigenvalues (r,) and eigenvectors. In their basis the equation divides by
+    d_i + d_j. Where both vanish U has lost those two directions, UΩ does not see the entry, and
+    zero is the right value for it.
     """
-    values, vectors = np.linalg.eigh(S)
     values = np.maximum(values, 0.0)
     sums = values[:, None] + values[None, :]
     rotated = vectors.T @ (B - B.T) @ vectors
-    kept = sums > S.shape[0] * np.finfo(np.float64).eps * values[-1]
+    kept = sums > len(values) * np.finfo(np.float64).eps * values[-1]
     solved = np.where(kept, rotated / np.where(kept, sums, 1.0), 0.0)
-    solved = 0.5 * (solved - solved.T)
-    return np.asarray(vectors @ solved @ vectors.T, dtype=np.float64)
+    return np.asarray(vectors @ (0.5 * (solved - solved.T)) @ vectors.T, dtype=np.float64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slrt_dask.errors import NumericalBreakdown
-from slrt_dask.optim.accuracy import Accuracy, measured_scale
+from slrt_dask.optim.accuracy import TIGHTER, Accuracy, measured_scale
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 from slrt_dask.optim.problem import AnyProblem, Evaluation
 
@@ -93,7 +93,7 @@ class MeasuredProblem:
         accuracy = self.accuracy
         evaluation = self.evaluate(point, rtol=accuracy.loosest, warm=None)
         if accuracy.noise_scale is None:
-            evaluation = self.refine(evaluation, rtol=0.1 * accuracy.loosest)
+            evaluation = self.sharpen(evaluation)
         return self.settle(self.linearise(evaluation), tightening=1.0)
 
     def refine(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
@@ -106,6 +106,13 @@ class MeasuredProblem:
         if self.accuracy.noise_scale is None:
             self.noise_scale = max(self.noise_scale, measured_scale(evaluation, refined))
         return refined
+
+    def sharpen(self, evaluation: Evaluation) -> Evaluation:
+        """The same point solved to a tenth of its residual, to see how noisy its cost was."""
+        residual = evaluation.inner.residual
+        if residual <= self.accuracy.tightest:
+            return evaluation
+        return self.refine(evaluation, rtol=max(TIGHTER * residual, self.accuracy.tightest))
 
     def settle(self, start: Linearised, *, tightening: float) -> Linearised:
         """The same point, solved as tightly as its gradient's length asks for."""

@@ -107,9 +107,9 @@ class ConjugateGradient:
         """Search along the direction, then down the gradient, then so with tighter solves."""
         start = Linearised(state.evaluation, state.euclidean, state.gradient, state.gradient_norm)
         direction, tightening = state.direction, state.tightening
-        conjugate = True
+        last_decrease, conjugate = state.last_decrease, True
         while True:
-            trial = self._search(problem, start, direction, tightening, state.last_decrease)
+            trial = self._search(problem, start, direction, tightening, last_decrease)
             if trial is not None:
                 return _Descent(start, direction, trial, tightening)
             if not conjugate:
@@ -118,7 +118,8 @@ class ConjugateGradient:
                     return _Descent(start, direction, None, tightening)
                 tightening *= TIGHTER
                 start = problem.settle(start, tightening=tightening)
-            direction, conjugate = scale(-1.0, start.gradient), False
+            direction = scale(-1.0, start.gradient)
+            last_decrease, conjugate = 0.0, False
 
     def _search(
         self,

@@ -95,8 +95,11 @@ class TrustRegion:
         radius = self.policy.after(
             state.radius, ratio, on_boundary=model.on_boundary, factors=len(here)
         )
+        refused_before = state.ratio <= self.policy.accept_above
         state = replace(state, radius=radius, ratio=ratio)
         if ratio <= self.policy.accept_above:
+            if refused_before:  # twice in a row: is it the noise after all?
+                start = replace(start, evaluation=measured.sharpen(start.evaluation))
             return self._refuse(measured, state, start, model, rtol)
         end = decrease.end or measured.linearise(trial)
         end = measured.settle(end, tightening=state.tightening)

@@ -30,10 +30,10 @@ class StopReason(Enum):
 
 @dataclass(frozen=True)
 class StopRules:
-    """The tolerances and limits of a run. A tolerance of 0 is never met; None is no limit."""
+    """The tolerances and limits of a run; None is no limit."""
 
     gap_tolerance: float = 1e-3
-    """On the certified relative gap."""
+    """On the certified relative gap; 0 is never met, not even by rounding."""
     gradient_tolerance: float = 1e-6
     """Met when ‖grad‖ ≤ gradient_tolerance · |g|."""
     max_iterations: int = 200
@@ -51,7 +51,7 @@ class StopRules:
 
     def gap_is_closed(self, certificate: Certificate) -> bool:
         """Whether the certified relative gap is within tolerance."""
-        return certificate.relative_gap <= self.gap_tolerance
+        return 0.0 < self.gap_tolerance >= certificate.relative_gap
 
     def reason(self, state: MethodState, seconds: float) -> StopReason | None:
         """Why a run in this state should end, its gap aside; None to go on."""

@@ -1,0 +1,185 @@
+"""Stopping anywhere, going on, and telling others."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from slrt_dask.errors import InvalidInput
+from slrt_dask.optim import StopReason, StopRules, minimise
+from slrt_dask.optim.manifold import scale
+from tests.oracles.dense import random_problem, solve_by_conjugate_gradients
+
+RULES = StopRules(gap_tolerance=0.0, gradient_tolerance=1e-6, max_iterations=60)
+
+
+def start_of(problem):
+    return problem.manifold.random_point(np.random.default_rng(5))
+
+
+def truncated(shape):
+    return random_problem(shape, (2,) * len(shape), solver=solve_by_conjugate_gradients)
+
+
+def assert_identical(first, second):
+    """Equal bit for bit, through dataclasses, tuples and arrays."""
+    if dataclasses.is_dataclass(first):
+        assert type(first) is type(second)
+        for field in dataclasses.fields(first):
+            assert_identical(getattr(first, field.name), getattr(second, field.name))
+    elif isinstance(first, tuple):
+        assert len(first) == len(second)
+        for a, b in zip(first, second, strict=True):
+            assert_identical(a, b)
+    elif isinstance(first, np.ndarray):
+        np.testing.assert_array_equal(first, second)
+    else:
+        assert first == second
+
+
+class Listener:
+    def __init__(self):
+        self.heard = []
+
+    def on_record(self, record, state):
+        self.heard.append((record, state))
+
+
+class InterruptedProblem:
+    """Passes questions on until a given call of a given kind, then interrupts, once or always."""
+
+    def __init__(self, problem, kind, call, *, always=False):
+        self.problem, self.kind, self.call, self.always = problem, kind, call, always
+        self.manifold = problem.manifold
+        self.calls = 0
+
+    def _ask(self, kind, *arguments, **options):
+        if kind == self.kind:
+            self.calls += 1
+            if self.calls == self.call or (self.always and self.calls > self.call):
+                raise KeyboardInterrupt
+        return getattr(self.problem, kind)(*arguments, **options)
+
+    def evaluate(self, point, *, rtol, warm):
+        return self._ask("evaluate", point, rtol=rtol, warm=warm)
+
+    def gradient(self, evaluation):
+        return self._ask("gradient", evaluation)
+
+    def hessian(self, evaluation, direction, *, rtol):
+        return self._ask("hessian", evaluation, direction, rtol=rtol)
+
+    def certify(self, evaluation):
+        return self._ask("certify", evaluation)
+
+
+@pytest.mark.parametrize("pause", [0, 7, 10])
+def test_a_run_stopped_and_continued_equals_an_uninterrupted_one(shape, method, pause):
+    rules = dataclasses.replace(RULES, max_iterations=16)
+    whole = minimise(truncated(shape), method, start_of(truncated(shape)), rules)
+    first = minimise(
+        truncated(shape),
+        method,
+        start_of(truncated(shape)),
+        dataclasses.replace(rules, max_iterations=pause),
+    )
+    second = minimise(truncated(shape), method, first.state, rules)
+    assert_identical(second.state, whole.state)
+    assert_identical(second.certificate, whole.certificate)
+    assert second.reason is whole.reason
+    rows = first.records + second.records
+    assert [row.iteration for row in rows] == [row.iteration for row in whole.records]
+    assert [row.cost for row in rows] == [row.cost for row in whole.records]
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "gradient"])
+def test_an_interrupt_in_a_step_keeps_the_last_accepted_state(shape, method, kind):
+    problem = InterruptedProblem(truncated(shape), kind, 9)
+    listener = Listener()
+    outcome = minimise(
+        problem, method, start_of(problem), RULES, observers=[listener], certify_every=100
+    )
+    assert outcome.reason is StopReason.INTERRUPTED
+    assert outcome.state is listener.heard[-1][1]
+    assert 0 < outcome.state.iteration < RULES.max_iterations
+    exact = truncated(shape)
+    assert_identical(outcome.certificate, exact.certify(outcome.evaluation))
+    assert_identical(outcome.evaluation.point, outcome.state.evaluation.point)
+    going_on = minimise(exact, method, outcome.state, RULES)
+    assert_identical(going_on.state, minimise(exact, method, start_of(exact), RULES).state)
+
+
+def test_an_interrupt_while_certifying_still_gives_a_certificate(method):
+    problem = InterruptedProblem(truncated((6, 5, 4)), "certify", 1)
+    outcome = minimise(problem, method, start_of(problem), RULES, certify_every=2)
+    assert outcome.reason is StopReason.INTERRUPTED
+    assert outcome.state.iteration == 2
+    assert outcome.certificate.gap > 0.0
+
+
+def test_a_second_interrupt_while_certifying_is_raised(method):
+    problem = InterruptedProblem(truncated((6, 5, 4)), "certify", 1, always=True)
+    with pytest.raises(KeyboardInterrupt):
+        minimise(problem, method, start_of(problem), RULES, certify_every=2)
+
+
+def test_an_interrupt_before_there_is_a_state_is_raised(method):
+    problem = InterruptedProblem(truncated((6, 5, 4)), "evaluate", 1)
+    with pytest.raises(KeyboardInterrupt):
+        minimise(problem, method, start_of(problem), RULES)
+
+
+def test_observers_hear_of_every_iteration_once_with_its_state(method):
+    problem = truncated((6, 5, 4))
+    first, second = Listener(), Listener()
+    outcome = minimise(problem, method, start_of(problem), RULES, observers=[first, second])
+    assert tuple(record for record, _ in first.heard) == outcome.records
+    assert first.heard == second.heard
+    assert [r.iteration for r in outcome.records] == list(range(outcome.state.iteration + 1))
+    for record, state in first.heard:
+        assert record.cost == state.evaluation.cost
+        assert record.step == state.step
+        assert record.ranks == (2, 2, 2)
+
+
+def test_the_error_of_an_observer_ends_the_run_with_that_error(method):
+    class Full:
+        def on_record(self, record, state):
+            raise OSError("disk full")
+
+    problem = truncated((6, 5, 4))
+    with pytest.raises(OSError, match="disk full"):
+        minimise(problem, method, start_of(problem), RULES, observers=[Full()])
+
+
+def test_certificates_and_validation_come_at_their_interval_and_at_the_end(method):
+    problem = truncated((6, 5, 4))
+    rules = dataclasses.replace(RULES, gradient_tolerance=0.0, max_iterations=8)
+    outcome = minimise(
+        problem, method, start_of(problem), rules, certify_every=3, validate=lambda e: e.cost
+    )
+    measured = [row.iteration for row in outcome.records if row.relative_gap is not None]
+    assert measured == [3, 6, 8]
+    assert [r.iteration for r in outcome.records if r.validation_rmse is not None] == measured
+
+
+def test_a_certificate_does_not_change_the_course_of_a_run(shape, method):
+    problem = truncated(shape)
+    often = minimise(problem, method, start_of(problem), RULES, certify_every=1)
+    seldom = minimise(problem, method, start_of(problem), RULES, certify_every=1000)
+    assert_identical(often.state, seldom.state)
+
+
+def test_a_start_off_the_manifold_is_refused(method):
+    problem = truncated((6, 5, 4))
+    with pytest.raises(InvalidInput, match="norm"):
+        minimise(problem, method, scale(2.0, start_of(problem)), RULES)
+
+
+def test_states_are_frozen(method):
+    problem = truncated((6, 5, 4))
+    state = method.init(problem, start_of(problem))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        state.iteration = 3

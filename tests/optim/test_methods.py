@@ -1,0 +1,174 @@
+"""Both methods, against pymanopt, against the convex optimum, and under inner noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slrt_dask.errors import NumericalBreakdown
+from slrt_dask.optim import ConjugateGradient, StopReason, StopRules, minimise
+from tests.oracles.convex import solve_convex
+from tests.oracles.dense import (
+    random_problem,
+    solve_by_conjugate_gradients,
+    solve_with_residual,
+)
+
+TIGHT = StopRules(gap_tolerance=0.0, gradient_tolerance=1e-7, max_iterations=600)
+
+
+def full_ranks(shape):
+    size = int(np.prod(shape))
+    return tuple(min(n, size // n) for n in shape)
+
+
+def start_of(problem, seed=5):
+    return problem.manifold.random_point(np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("second_order", [False, True], ids=["cg", "trust-regions"])
+def test_the_optimum_is_that_of_pymanopt(shape, method, second_order):
+    adapter = pytest.importorskip("tests.oracles.pymanopt_adapter")
+    problem = random_problem(shape, (2,) * len(shape))
+    ours = minimise(problem, method, start_of(problem), TIGHT)
+    cost = ours.state.evaluation.cost
+    theirs = adapter.minimise_with_pymanopt(
+        problem, start_of(problem), second_order=second_order, gradient_norm=1e-6 * cost
+    )
+    assert ours.reason is StopReason.GRADIENT
+    assert cost == pytest.approx(theirs.cost, rel=1e-8)
+
+
+def test_a_rank_deficient_optimum_is_reached_and_is_that_of_pymanopt(shape, method):
+    adapter = pytest.importorskip("tests.oracles.pymanopt_adapter")
+    problem = random_problem(shape, full_ranks(shape), rank=1, noise=0.0, C=0.5)
+    ours = minimise(problem, method, start_of(problem), TIGHT)
+    cost = ours.state.evaluation.cost
+    theirs = adapter.minimise_with_pymanopt(
+        problem, start_of(problem), second_order=True, gradient_norm=1e-6 * cost
+    )
+    smallest = [np.linalg.svd(U, compute_uv=False)[-1] for U in ours.state.evaluation.point]
+    assert min(smallest) < 1e-3
+    assert ours.reason is StopReason.GRADIENT
+    assert cost == pytest.approx(theirs.cost, rel=1e-8)
+    assert ours.certificate.relative_gap < 1e-5
+
+
+def test_with_full_ranks_the_optimum_is_that_of_the_convex_problem(shape, method):
+    problem = random_problem(shape, full_ranks(shape))
+    best = solve_convex(problem.mask, problem.values, C=problem.C, lambdas=problem.lambdas)
+    ours = minimise(problem, method, start_of(problem), TIGHT)
+    assert ours.state.evaluation.cost == pytest.approx(best.primal, rel=1e-6)
+    assert ours.certificate.relative_gap < 1e-6
+    completed = problem.completed(ours.evaluation)
+    np.testing.assert_allclose(completed, sum(best.parts), atol=2e-3)
+
+
+def test_the_cost_never_rises_when_inner_solves_are_exact(shape, method):
+    problem = random_problem(shape, (2,) * len(shape))
+    outcome = minimise(problem, method, start_of(problem), TIGHT)
+    costs = np.array([row.cost for row in outcome.records])
+    assert (np.diff(costs) <= 1e-13 * costs[:-1]).all()
+
+
+@pytest.mark.parametrize(
+    "solver", [solve_with_residual, solve_by_conjugate_gradients], ids=["adverse", "cg"]
+)
+@pytest.mark.parametrize("setting", [{}, {"C": 1e3, "noise": 0.0}], ids=["noisy", "well-fitted"])
+def test_truncated_inner_solves_lead_to_a_point_that_is_optimal_indeed(
+    shape, method, solver, setting
+):
+    problem = random_problem(shape, (2,) * len(shape), solver=solver, **setting)
+    rules = StopRules(gap_tolerance=0.0, gradient_tolerance=1e-6, max_iterations=1000)
+    outcome = minimise(problem, method, start_of(problem), rules)
+    assert outcome.reason is StopReason.GRADIENT
+    exact = random_problem(shape, (2,) * len(shape), **setting)
+    truth = exact.evaluate(outcome.state.evaluation.point, rtol=0.0, warm=None)
+    manifold = exact.manifold
+    gradient = manifold.projection(truth.point, exact.gradient(truth))
+    assert manifold.norm(truth.point, gradient) <= 2e-6 * truth.cost
+    assert outcome.state.evaluation.cost == pytest.approx(truth.cost, rel=1e-10)
+
+
+def test_costs_rise_by_no_more_than_the_noise_when_inner_solves_are_truncated(shape, method):
+    problem = random_problem(shape, (2,) * len(shape), solver=solve_with_residual)
+    outcome = minimise(problem, method, start_of(problem), TIGHT)
+    bound = problem.C * np.sum(problem.y**2)
+    for before, after in zip(outcome.records, outcome.records[1:], strict=False):
+        noise = bound * (before.inner_residual**2 + after.inner_residual**2)
+        assert after.cost <= before.cost + noise + 1e-12 * before.cost
+
+
+def test_inner_solves_are_loose_far_away_and_tight_near_the_optimum(shape, method):
+    problem = random_problem(shape, (2,) * len(shape), solver=solve_by_conjugate_gradients)
+    rows = minimise(problem, method, start_of(problem), TIGHT).records
+    assert rows[1].inner_residual > 1e-4
+    assert rows[-1].inner_residual < 1e-7
+
+
+def test_a_run_repeated_is_the_same_bit_for_bit(shape, method):
+    def run():
+        problem = random_problem(shape, (2,) * len(shape), solver=solve_by_conjugate_gradients)
+        return minimise(problem, method, start_of(problem), TIGHT, clock=lambda: 0.0)
+
+    first, second = run(), run()
+    assert first.records == second.records
+    for a, b in zip(first.state.evaluation.point, second.state.evaluation.point, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_gradients_are_asked_for_once_an_accepted_point():
+    problem = random_problem((6, 5, 4), (2, 2, 2))
+    asked = []
+    right = problem.gradient
+    problem.gradient = lambda evaluation: asked.append(1) or right(evaluation)
+    rules = StopRules(gap_tolerance=0.0, gradient_tolerance=1e-4)
+    outcome = minimise(problem, ConjugateGradient(), start_of(problem), rules)
+    assert len(asked) == outcome.state.iteration + 1
+
+
+def test_effort_is_reported_for_every_iteration(method):
+    problem = random_problem((6, 5, 4), (2, 2, 2), solver=solve_by_conjugate_gradients)
+    spent = []
+    right = problem.evaluate
+
+    def evaluate(point, *, rtol, warm):
+        evaluation = right(point, rtol=rtol, warm=warm)
+        spent.append(evaluation.inner.iterations)
+        return evaluation
+
+    problem.evaluate = evaluate
+    outcome = minimise(problem, method, start_of(problem), TIGHT)
+    assert sum(row.inner_iterations for row in outcome.records) == sum(spent)
+    assert sum(row.sweeps for row in outcome.records) == sum(spent)
+
+
+@pytest.mark.parametrize("ranks", [(1, 1, 1), (6, 5, 4), (1, 5, 2)])
+def test_ranks_from_one_to_all_rows_work(method, ranks):
+    problem = random_problem((6, 5, 4), ranks)
+    outcome = minimise(problem, method, start_of(problem), TIGHT)
+    assert outcome.reason is StopReason.GRADIENT
+
+
+def test_data_that_are_all_zero_are_optimal_at_once(method):
+    problem = random_problem((6, 5, 4), (2, 2, 2))
+    problem.values, problem.y = np.zeros_like(problem.values), np.zeros_like(problem.y)
+    outcome = minimise(problem, method, start_of(problem), StopRules())
+    assert outcome.state.iteration == 0
+    assert outcome.state.evaluation.cost == 0.0
+
+
+@pytest.mark.parametrize("call", [1, 2, 7])
+def test_a_cost_that_is_not_a_number_breaks_the_run_with_an_error(method, call):
+    problem = random_problem((6, 5, 4), (2, 2, 2))
+    right, calls = problem.evaluate, []
+
+    def evaluate(point, *, rtol, warm):
+        calls.append(1)
+        if len(calls) >= call:
+            problem.y = problem.y * np.nan
+        return right(point, rtol=rtol, warm=warm)
+
+    problem.evaluate = evaluate
+    with pytest.raises(NumericalBreakdown, match="nan"):
+        minimise(problem, method, start_of(problem), StopRules())
