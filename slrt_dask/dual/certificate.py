@@ -45,34 +45,73 @@ class Certificate:
         )
 
 
-def certificate_of(
-    point: Point,
-    row_sums: Point,
-    eigenvalues: tuple[float, ...],
-    products: InnerOutcome,
-    cost_weight: float,
-    weights: tuple[float, ...],
-) -> Certificate:
-    """Join what the sweeps gave.
+SHARPNESS = 0.02
+"""Eigenvalues and gap are known well enough when at most this part of them is not known."""
 
-    row_sums : K matrices Z_k (Z_kᵀ U_k)
-    eigenvalues : K upper bounds of σ_k², the largest eigenvalues of Z_k Z_kᵀ
-    products : inner products of z, y and the true residual r = y − A z
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a certificate is made of, but for the largest eigenvalues.
+
+    energy : ‖Z‖²/(4C);  overlap : ⟨Z, Y⟩;  captured : K values ‖U_kᵀ Z_k‖²
     """
-    zy, zz = products.b_dot_x, products.x_dot_x
-    # W_Ω − Y = −(r + z/2C), because A z = W_Ω + z/2C.
-    misfit = products.r_dot_r + products.r_dot_x / cost_weight + zz / (4 * cost_weight**2)
-    primal = cost_weight * misfit
-    spectral, paper_gap = 0.0, 0.0
-    for factor, totals, weight, largest in zip(point, row_sums, weights, eigenvalues, strict=True):
-        primal += 0.5 * weight * _nuclear_norm(factor, totals) ** 2
-        spectral += 0.5 * weight * largest
-        paper_gap += 0.5 * weight * (largest - float(np.vdot(factor, totals)))
-    quadratic = zz / (4 * cost_weight) + spectral
-    dual = max(zy, 0.0) ** 2 / (4 * quadratic) if quadratic > 0.0 else 0.0
-    gap = primal - dual
-    relative = gap / primal if primal > 0.0 else 0.0
-    return Certificate(primal, dual, gap, relative, paper_gap)
+
+    primal: float
+    energy: float
+    overlap: float
+    captured: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls,
+        point: Point,
+        row_sums: Point,
+        products: InnerOutcome,
+        cost_weight: float,
+        weights: tuple[float, ...],
+    ) -> Bounds:
+        """Join what the sweeps gave.
+
+        row_sums : K matrices Z_k (Z_kᵀ U_k)
+        products : inner products of z, y and the true residual r = y − A z
+        """
+        energy = products.x_dot_x / (4 * cost_weight)
+        # W_Ω − Y = −(r + z/2C), because A z = W_Ω + z/2C.
+        primal = cost_weight * products.r_dot_r + products.r_dot_x + energy
+        captured = []
+        for factor, totals, weight in zip(point, row_sums, weights, strict=True):
+            primal += 0.5 * weight * _nuclear_norm(factor, totals) ** 2
+            captured.append(float(np.vdot(factor, totals)))
+        return cls(primal, energy, products.b_dot_x, tuple(captured), weights)
+
+    def certificate(self, lower: tuple[float, ...], upper: tuple[float, ...]) -> Certificate:
+        """The certificate, given what bounds the K largest eigenvalues σ_k² of Z_k Z_kᵀ.
+
+        Only the upper bounds decide what is promised; the paper's gap is an estimate.
+        """
+        dual = self._dual(upper)
+        gap = self.primal - dual
+        relative = gap / self.primal if self.primal > 0.0 else 0.0
+        paper_gap = sum(
+            0.5 * weight * (largest - known)
+            for weight, largest, known in zip(self.weights, lower, self.captured, strict=True)
+        )
+        return Certificate(self.primal, dual, gap, relative, paper_gap)
+
+    def are_settled(self, lower: tuple[float, ...], upper: tuple[float, ...], rtol: float) -> bool:
+        """Whether eigenvalues known to lie between two bounds tell the gap well enough."""
+        if any(high > (1.0 + SHARPNESS) * low for low, high in zip(lower, upper, strict=True)):
+            return False
+        worst, best = self._dual(upper), self._dual(lower)
+        return best - worst <= max(SHARPNESS * (self.primal - worst), rtol * self.primal)
+
+    def _dual(self, eigenvalues: tuple[float, ...]) -> float:
+        spectral = sum(
+            0.5 * w * largest for w, largest in zip(self.weights, eigenvalues, strict=True)
+        )
+        quadratic = self.energy + spectral
+        return max(self.overlap, 0.0) ** 2 / (4 * quadratic) if quadratic > 0.0 else 0.0
 
 
 def _nuclear_norm(factor: np.ndarray, totals: np.ndarray) -> float:

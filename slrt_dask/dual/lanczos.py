@@ -1,24 +1,31 @@
 """Upper bounds of the largest eigenvalues of all modes' `X_k X_kᵀ`, by Lanczos on the driver.
 
-One sweep over the observations multiplies a vector in every mode at once. A Ritz value bounds the
-largest eigenvalue from below; with its residual norm added it bounds, from above, the eigenvalue it
-has converged to. The start mixes the best vector known (of the factors, or of the last time) with
-a random one, so that a direction which the factors miss is found too.
+One sweep over the observations multiplies a vector in every mode at once. A Ritz value θ bounds the
+largest eigenvalue from below. An upper bound follows from the start's random part: after j steps
+the Lanczos polynomial p_j satisfies |p_j(λ_max)| · |component of the start along the top
+eigenvector| ≤ 1, and p_j grows beyond θ, so λ_max is at most the point where p_j reaches one over
+the smallest component that a random start has, but for a chance of UNLUCKY (van Dorsselaer,
+Hochstenbach and van der Vorst, 2000). The bound holds however few steps were made; more tighten it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 Vectors = tuple[NDArray[np.float64], ...]
 Multiply = Callable[[Vectors], Vectors]
+Enough = Callable[[tuple[float, ...], tuple[float, ...]], bool]
 
-RANDOM_SHARE = 0.3
+UNLUCKY = 1e-6
+"""Chance, over random starts, that a bound does not hold."""
+RANDOM_SHARE = 0.5
 """Length of the random part of a start vector beside the best known direction's 1."""
+ROUNDING = 1e-13
 
 
 @dataclass
@@ -26,81 +33,116 @@ class _Recurrence:
     """One mode's Lanczos basis and tridiagonal matrix, with full reorthogonalisation."""
 
     basis: list[NDArray[np.float64]]
-    diagonal: list[float]
-    off_diagonal: list[float]
+    smallest_component: float
+    diagonal: list[float] = field(default_factory=list)
+    off_diagonal: list[float] = field(default_factory=list)
     value: float = 0.0
-    residual: float = np.inf
-    weights: NDArray[np.float64] | None = None
+    bound: float = math.inf
     exhausted: bool = False
 
     def extend(self, image: NDArray[np.float64]) -> None:
-        """Take the product with the last basis vector; update Ritz value and residual."""
+        """Take the product with the last basis vector; update the Ritz value and its bound."""
         matrix = np.array(self.basis)
         self.diagonal.append(float(self.basis[-1] @ image))
         for _ in range(2):  # twice is enough to be orthogonal to working precision
             image = image - matrix.T @ (matrix @ image)
         length = float(np.linalg.norm(image))
-        values, eigenvectors = np.linalg.eigh(self._tridiagonal())
-        self.value, self.weights = float(values[-1]), eigenvectors[:, -1]
-        self.residual = length * abs(float(self.weights[-1]))
-        small = length <= 1e-13 * max(abs(self.value), np.finfo(float).tiny)
-        if small or len(self.basis) == len(image):
-            self.exhausted, self.residual = True, 0.0
-        else:
-            self.off_diagonal.append(length)
-            self.basis.append(image / length)
+        self.value = max(0.0, float(np.linalg.eigvalsh(self._tridiagonal())[-1]))
+        if length <= ROUNDING * self.value or len(self.basis) == len(image):
+            # The basis spans everything that the start can reach: the value is exact.
+            self.exhausted, self.bound = True, self.value * (1.0 + ROUNDING)
+            return
+        self.off_diagonal.append(length)
+        self.basis.append(image / length)
+        self.bound = min(self.bound, self._upper_bound())
 
     def top_vector(self) -> NDArray[np.float64]:
-        assert self.weights is not None
-        return np.array(self.basis[: len(self.weights)]).T @ self.weights
+        _, vectors = np.linalg.eigh(self._tridiagonal())
+        top: NDArray[np.float64] = np.array(self.basis[: len(self.diagonal)]).T @ vectors[:, -1]
+        return top
 
     def _tridiagonal(self) -> NDArray[np.float64]:
-        return (
-            np.diag(self.diagonal) + np.diag(self.off_diagonal, 1) + np.diag(self.off_diagonal, -1)
-        )
+        beside = self.off_diagonal[: len(self.diagonal) - 1]
+        return np.diag(self.diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+
+    def _upper_bound(self) -> float:
+        """The point right of all Ritz values where p_j reaches 1 / smallest_component."""
+        target = -math.log(self.smallest_component)
+        low = self.value
+        high = low + max(low, self.off_diagonal[-1])
+        while self._log_polynomial(high) < target:
+            high = low + 2.0 * (high - low)
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            if self._log_polynomial(middle) < target:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def _log_polynomial(self, place: float) -> float:
+        """log p_j, the orthonormal Lanczos polynomial, at a place right of its zeros."""
+        before, current, scale = 0.0, 1.0, 0.0
+        last = 0.0
+        for alpha, beta in zip(self.diagonal, self.off_diagonal, strict=True):
+            before, current = current, ((place - alpha) * current - last * before) / beta
+            if current <= 0.0:  # left of a zero, by rounding
+                return -math.inf
+            last = beta
+            scale += math.log(current)
+            before, current = before / current, 1.0
+        return scale
 
 
 class TopEigenvalues:
     """Bounds the largest eigenvalue of every mode; remembers the vectors for the next time."""
 
-    def __init__(self, shape: tuple[int, ...], rtol: float, max_iterations: int = 100) -> None:
-        self._shape = shape
-        self._rtol = rtol
+    def __init__(self, max_iterations: int = 100) -> None:
         self._max_iterations = max_iterations
         self._vectors: Vectors | None = None
 
-    def bounds(self, multiply: Multiply, factors: Vectors, images: Vectors) -> tuple[float, ...]:
-        """σ_k² bounds, given K factors (n_k, r_k) and their known images X_k X_kᵀ U_k."""
-        modes = [_Recurrence([start], [], []) for start in self._starts(factors, images)]
+    def bounds(
+        self, multiply: Multiply, factors: Vectors, images: Vectors, enough: Enough
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Lower and upper bounds of the σ_k², given K factors (n_k, r_k) and their known images X_k X_kᵀ U_k.
+
+        enough : told the values so far, from below and from above; whether that will do
+        """
+        modes = self._starts(factors, images)
         for _ in range(self._max_iterations):
             products = multiply(tuple(mode.basis[-1][:, None] for mode in modes))
             for mode, product in zip(modes, products, strict=True):
                 if not mode.exhausted:
                     mode.extend(product[:, 0])
-            if all(mode.residual <= self._rtol * mode.value for mode in modes):
+            lower = tuple(mode.value for mode in modes)
+            upper = tuple(mode.bound for mode in modes)
+            if all(mode.exhausted for mode in modes) or enough(lower, upper):
                 break
         self._vectors = tuple(mode.top_vector() for mode in modes)
-        return tuple(mode.value + mode.residual for mode in modes)
+        return lower, upper
 
-    def _starts(self, factors: Vectors, images: Vectors) -> list[NDArray[np.float64]]:
+    def _starts(self, factors: Vectors, images: Vectors) -> list[_Recurrence]:
         generator = np.random.default_rng(0)
-        starts = []
+        modes = []
         for mode, (factor, image) in enumerate(zip(factors, images, strict=True)):
             known = _best_combination(factor, image)
             if self._vectors is not None:
                 known = known + self._vectors[mode]
             random = generator.standard_normal(len(known))
-            start = known / max(float(np.linalg.norm(known)), 1e-300)
+            start = known / max(float(np.linalg.norm(known)), np.finfo(float).tiny)
             start = start + RANDOM_SHARE * random / np.linalg.norm(random)
-            starts.append(start / np.linalg.norm(start))
-        return starts
+            length = float(np.linalg.norm(start))
+            # A coordinate of a random unit vector is below δ with a chance of δ √(2n/π) at most.
+            smallest = UNLUCKY * math.sqrt(math.pi / (2 * len(known)))
+            modes.append(_Recurrence([start / length], RANDOM_SHARE * smallest / length))
+        return modes
 
 
 def _best_combination(
     factor: NDArray[np.float64], image: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The column combination of an image X Xᵀ U along which U has the largest Rayleigh quotient."""
+    """The unit combination of an image's columns along which the factor's quotient is largest."""
     gram = factor.T @ image
     _, vectors = np.linalg.eigh(0.5 * (gram + gram.T))
     combination: NDArray[np.float64] = image @ vectors[:, -1]
-    return combination
+    return combination / max(float(np.linalg.norm(combination)), np.finfo(float).tiny)

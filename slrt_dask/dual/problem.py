@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from slrt_dask.dual.certificate import Certificate, certificate_of
+from slrt_dask.dual.certificate import Bounds, Certificate
 from slrt_dask.dual.inner import ConjugateGradient, InnerOutcome
 from slrt_dask.dual.lanczos import TopEigenvalues
 from slrt_dask.dual.operator import Factors
@@ -47,7 +47,7 @@ class DualProblem:
 
     cost_weight : C
     weights : the λ_k
-    certificate_rtol : relative accuracy of the singular values behind a certificate
+    certificate_rtol : relative to the objective, the gap below which no certificate need be sharp
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class DualProblem:
         self._slab_mode = engine.store.slab_mode
         self._max_inner_iterations = max_inner_iterations
         self._manifold = SpectrahedronProduct(tuple(zip(shape, ranks, strict=True)))
-        self._eigenvalues = TopEigenvalues(shape, certificate_rtol)
+        self._certificate_rtol = certificate_rtol
+        self._eigenvalues = TopEigenvalues()
         self._norm = float(engine.run(NormOfObservations()))
 
     @property
@@ -122,12 +123,14 @@ class DualProblem:
             Factors.of(evaluation.point), start=evaluation.dual, tolerance=0.0, max_iterations=0
         )
         row_sums = self.row_sums(evaluation.dual, evaluation.point)
-        eigenvalues = self._eigenvalues.bounds(
-            lambda vectors: self.row_sums(evaluation.dual, vectors), evaluation.point, row_sums
+        bounds = Bounds.of(evaluation.point, row_sums, residual, self.cost_weight, self.weights)
+        lower, upper = self._eigenvalues.bounds(
+            lambda vectors: self.row_sums(evaluation.dual, vectors),
+            evaluation.point,
+            row_sums,
+            lambda lower, upper: bounds.are_settled(lower, upper, self._certificate_rtol),
         )
-        return certificate_of(
-            evaluation.point, row_sums, eigenvalues, residual, self.cost_weight, self.weights
-        )
+        return bounds.certificate(lower, upper)
 
     def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
         """Z_k (Z_kᵀ F_k) for K matrices F_k; the observed values take the place of Z if None."""
