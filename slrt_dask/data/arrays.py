@@ -116,7 +116,7 @@ def _dask_batches(array: Any, mask: Any, limit: int) -> Iterator[Batch]:
     blocks = array.to_delayed().ravel()
     masks = [None] * len(blocks)
     if mask is not None:
-        lazy = mask.rechunk(array.chunks) if is_dask_array(mask) else da.from_array(mask)
+        lazy = mask if is_dask_array(mask) else da.from_array(mask, chunks=array.chunks)
         masks = lazy.rechunk(array.chunks).to_delayed().ravel()
     find = dask.delayed(observed_entries, nout=2)
     sizes = [math.prod(box) for box in itertools.product(*array.chunks)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -55,7 +55,7 @@ class StoreHeader:
     partitions: tuple[PartitionInfo, ...]
     mean: float = 0.0
     dimension_names: tuple[str, ...] | None = None
-    coordinates: dict[str, Any] | None = None
+    coordinates: dict[str, Any] | None = field(default=None, hash=False)
     format_version: int = FORMAT_VERSION
     digest: str = ""
 

@@ -139,9 +139,9 @@ def test_every_file_type_makes_the_same_store(tmp_path, write, shape):
     names = [f"mode {k}" for k in range(len(shape))]
     source = write(tmp_path / "source", tensor)
     store = from_file(
-        tmp_path / "store", source, shape=shape, dimension_names=names, partition_entries=60
+        tmp_path / "store", source, shape=shape, dimension_names=names, partition_entries=150
     )
-    expected = from_array(tmp_path / "e", tensor, dimension_names=names, partition_entries=60)
+    expected = from_array(tmp_path / "e", tensor, dimension_names=names, partition_entries=150)
     np.testing.assert_array_equal(store.to_array(), tensor)
     assert store.digest == expected.digest
 

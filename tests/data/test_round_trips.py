@@ -9,7 +9,7 @@ import sparse
 import xarray
 import zarr
 
-from slrt_dask.data import from_array, from_batches, from_coo
+from slrt_dask.data import from_array, from_batches, from_coo, open_store
 from slrt_dask.data.arrays import array_source
 from slrt_dask.data.coo import coo_source
 from tests.data.helpers import (
@@ -221,6 +221,7 @@ def test_xarray_keeps_names_and_labels(tmp_path):
     for name, source in (("plain", array), ("lazy", array.chunk({"band": 3}))):
         store = from_array(tmp_path / name, source)
         assert store.dimension_names == ("day", "band", "site")
+        assert hash(store) == hash(open_store(store.path))
         rebuilt = xarray.DataArray(
             store.to_array(), dims=store.dimension_names, coords=store.coordinates
         )
@@ -239,11 +240,19 @@ def test_labels_that_are_not_plain_are_left_out(tmp_path):
     assert store.coordinates is None
 
 
-def test_an_xarray_mask_is_understood(tmp_path):
+@pytest.mark.parametrize("lazy_array", [False, True])
+@pytest.mark.parametrize("kind", ["xarray", "lazy xarray", "zarr"])
+def test_masks_of_other_libraries_are_understood(tmp_path, kind, lazy_array):
     tensor = tensor_with_holes((5, 6))
-    mask = xarray.DataArray(~np.isnan(tensor))
-    store = from_array(tmp_path / "store", np.nan_to_num(tensor), mask)
-    np.testing.assert_array_equal(store.to_array(), tensor)
+    seen = ~np.isnan(tensor)
+    mask = {
+        "xarray": lambda: xarray.DataArray(seen),
+        "lazy xarray": lambda: xarray.DataArray(seen).chunk(2),
+        "zarr": lambda: zarr.create_array(tmp_path / "mask", data=seen, chunks=(2, 2)),
+    }[kind]()
+    filled = np.nan_to_num(tensor)
+    array = da.from_array(filled, chunks=(2, 4)) if lazy_array else filled
+    np.testing.assert_array_equal(from_array(tmp_path / "store", array, mask).to_array(), tensor)
 
 
 def test_indices_beyond_int32_are_kept_in_int64(tmp_path):
