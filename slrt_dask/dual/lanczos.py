@@ -104,8 +104,9 @@ class TopEigenvalues:
     def bounds(
         self, multiply: Multiply, factors: Vectors, images: Vectors, enough: Enough
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Lower and upper bounds of the σ_k², given K factors (n_k, r_k) and their known images X_k X_kᵀ U_k.
+        """Lower and upper bounds of the σ_k².
 
+        factors, images : K matrices (n_k, r_k), U_k and the known products X_k X_kᵀ U_k
         enough : told the values so far, from below and from above; whether that will do
         """
         modes = self._starts(factors, images)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.kernels import sweeps, vectors
+from slrt_dask.kernels import sweeps
 from slrt_dask.kernels.rows import lanes_for, pad_columns
 
 Matrix = NDArray[np.float64]
@@ -95,17 +95,6 @@ def add_crossing(
         index.rows[mode], index.fibres[mode], aligned(sums), scatter.padded[mode],
         lanes_for(scatter.width(mode)), weights[mode], out,
     )  # fmt: skip
-
-
-def inverse_diagonal(
-    block: Block, factors: Factors, weights: tuple[float, ...], shift: float, out: Vector
-) -> None:
-    """out = 1 / (1/(2C) + Σ_k λ_k ‖U_k[i_k]‖²), the Jacobi preconditioner."""
-    out[:] = shift
-    for mode, matrix in enumerate(factors.padded):
-        squares = np.einsum("ij,ij->i", matrix, matrix)
-        vectors.add_gathered(block.index.rows[mode], squares, weights[mode], out)
-    np.reciprocal(out, out=out)
 
 
 def aligned(array: Matrix) -> Matrix:

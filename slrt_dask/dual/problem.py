@@ -28,7 +28,6 @@ class InnerSummary:
     iterations: int
     residual: float
     converged: bool
-    sweeps: int
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ class DualProblem:
 
     def _summary(self, outcome: InnerOutcome, norm: float) -> InnerSummary:
         residual = math.sqrt(outcome.r_dot_r) / norm if norm > 0.0 else 0.0
-        return InnerSummary(outcome.iterations, residual, outcome.converged, outcome.sweeps)
+        return InnerSummary(outcome.iterations, residual, outcome.converged)
 
 
 def _check_settings(

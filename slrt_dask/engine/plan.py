@@ -14,8 +14,8 @@ from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.kernels.blocks import possible_fibres
 from slrt_dask.kernels.rows import padded_width
 
-SOLVER_VECTORS = 6
-"""r, p, s, u, w and the preconditioner's diagonal."""
+SOLVER_VECTORS = 4
+"""Of a conjugate gradient iteration: r, p, s and w."""
 KEPT_VECTORS = 5
 """Duals of the accepted and the trial point, one being refined, and two of a Hessian product."""
 RUNTIME_BYTES = 200 * 2**20

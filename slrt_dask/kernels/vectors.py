@@ -11,13 +11,6 @@ from slrt_dask.kernels.rows import FAST_MATH
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def add_gathered(rows, table, weight, out):
-    """out[e] += weight * table[rows[e]]."""
-    for e in range(out.size):
-        out[e] += weight * table[rows[e]]
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def dot(left, right):
     """Inner product of two vectors."""
     total = 0.0
@@ -27,21 +20,13 @@ def dot(left, right):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def precondition(r, inverse_diagonal, shift, u, w):
-    """u = r * inverse_diagonal and w = shift * u, ready for a product to be added to w."""
-    for e in range(r.size):
-        u[e] = r[e] * inverse_diagonal[e]
-        w[e] = shift * u[e]
+def conjugate_step(x, r, p, s, w, alpha, beta):
+    """Advance a conjugate gradient iteration in which w = A r and s = A p.
 
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def conjugate_step(x, r, p, s, u, w, alpha, beta):
-    """Advance a conjugate gradient iteration in which w = A u and s = A p.
-
-    p ← u + βp,  s ← w + βs,  x ← x + αp,  r ← r − αs
+    p ← r + βp,  s ← w + βs,  x ← x + αp,  r ← r − αs
     """
     for e in range(x.size):
-        direction = u[e] + beta * p[e]
+        direction = r[e] + beta * p[e]
         image = w[e] + beta * s[e]
         p[e] = direction
         s[e] = image
@@ -60,14 +45,3 @@ def solution_products(x, r, b):
         xx += value * value
         rr += residual * residual
     return bx, rx, xx, rr
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def sweep_products(r, u, w):
-    """(⟨r, u⟩, ⟨u, w⟩) in one pass."""
-    ru, uw = 0.0, 0.0
-    for e in range(r.size):
-        value = float(u[e])
-        ru += float(r[e]) * value
-        uw += value * float(w[e])
-    return ru, uw

@@ -30,7 +30,6 @@ class Certified:
     certificate: Certificate
     evaluation: Evaluation
     inner_iterations: int
-    sweeps: int
     inner_converged: bool
 
 
@@ -70,6 +69,7 @@ def minimise(
         raise InvalidConfig(f"certify_every is {certify_every}; give 1 or more")
     began = clock()
     told = isinstance(start, MethodState)
+    swept = problem.sweeps if told else 0
     state: StateType = start if isinstance(start, MethodState) else method.init(problem, start)
     records: list[IterationRecord] = []
     certified: Certified | None = None
@@ -83,7 +83,8 @@ def minimise(
                     reason = StopReason.GAP
             if not told:
                 error = validate(certified.evaluation) if certified and validate else None
-                records.append(_record(problem, state, certified, seconds, error))
+                effort, swept = problem.sweeps - swept, problem.sweeps
+                records.append(_record(problem, state, certified, seconds, effort, error))
                 for observer in observers:
                     observer.on_record(records[-1], state)
             if reason is not None:
@@ -114,7 +115,6 @@ def certify(
         certificate,
         evaluation,
         measured.inner_iterations,
-        measured.sweeps,
         measured.inner_converged,
     )
 
@@ -128,6 +128,7 @@ def _record(
     state: MethodState,
     certified: Certified | None,
     seconds: float,
+    sweeps: int,
     validation_rmse: float | None,
 ) -> IterationRecord:
     """The row of a state; the solve made for its certificate is counted in it."""
@@ -144,7 +145,7 @@ def _record(
         inner_iterations=state.inner_iterations + (certified.inner_iterations if certified else 0),
         inner_residual=state.evaluation.inner.residual,
         inner_converged=state.inner_converged and (not certified or certified.inner_converged),
-        sweeps=state.sweeps + (certified.sweeps if certified else 0),
+        sweeps=sweeps,
         step=state.step,
         seconds=seconds,
         ranks=problem.manifold.ranks,

@@ -43,7 +43,6 @@ class MeasuredProblem:
         self.accuracy = accuracy
         self.noise_scale = noise_scale
         self.inner_iterations = 0
-        self.sweeps = 0
         self.inner_converged = True
         self.hessian_products = 0
 
@@ -56,7 +55,6 @@ class MeasuredProblem:
         """The problem's evaluation, its cost finite."""
         evaluation: Evaluation = self.problem.evaluate(point, rtol=rtol, warm=warm)
         self.inner_iterations += evaluation.inner.iterations
-        self.sweeps += evaluation.inner.sweeps
         self.inner_converged &= evaluation.inner.converged
         if not math.isfinite(evaluation.cost):
             raise NumericalBreakdown(

@@ -32,8 +32,6 @@ class MethodState:
     """Length of the last step; 0 at the start and where a step was refused."""
     inner_iterations: int
     """Inner iterations of every evaluation of the last step."""
-    sweeps: int
-    """Passes over the observations in those evaluations."""
     inner_converged: bool
     """Whether every one of them reached its tolerance."""
     exhausted: bool

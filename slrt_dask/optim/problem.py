@@ -29,10 +29,6 @@ class InnerReport(Protocol):
     def converged(self) -> bool:
         """False when the solve stopped before the tolerance it was asked for."""
 
-    @property
-    def sweeps(self) -> int:
-        """Passes over the observations spent on this solve."""
-
 
 class Evaluation(Protocol):
     """What is known of g at a point; it may carry an opaque dual besides."""
@@ -90,6 +86,10 @@ class Problem(Protocol[EvaluationType]):
     @property
     def manifold(self) -> SpectrahedronProduct:
         """Where the points live."""
+
+    @property
+    def sweeps(self) -> int:
+        """Passes over the observations made so far, for whatever purpose."""
 
     def evaluate(self, point: Point, *, rtol: float, warm: EvaluationType | None) -> EvaluationType:
         """Solve the inner problem at point to ‖r‖ ≤ rtol ‖y‖, starting from the dual of warm."""

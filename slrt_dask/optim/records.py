@@ -33,7 +33,7 @@ class IterationRecord:
     inner_converged: bool
     """False when any inner solve of this step stopped before its tolerance."""
     sweeps: int
-    """Passes over the observations spent in the inner solves of this step."""
+    """Passes over the observations since the last row, for whatever purpose."""
     step: float
     """Length of the step taken; 0 where none was."""
     seconds: float

@@ -21,7 +21,6 @@ class Inner:
     residual: float
     iterations: int = 1
     converged: bool = True
-    sweeps: int = 1
 
 
 @dataclass(frozen=True)

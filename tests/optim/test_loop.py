@@ -55,6 +55,10 @@ class InterruptedProblem:
         self.manifold = problem.manifold
         self.calls = 0
 
+    @property
+    def sweeps(self):
+        return self.problem.sweeps
+
     def _ask(self, kind, *arguments, **options):
         if kind == self.kind:
             self.calls += 1

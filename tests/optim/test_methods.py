@@ -140,7 +140,7 @@ def test_effort_is_reported_for_every_iteration(method):
     problem.evaluate = evaluate
     outcome = minimise(problem, method, start_of(problem), TIGHT)
     assert sum(row.inner_iterations for row in outcome.records) == sum(spent)
-    assert sum(row.sweeps for row in outcome.records) == sum(spent)
+    assert sum(row.sweeps for row in outcome.records) == problem.sweeps > 0
 
 
 @pytest.mark.parametrize("ranks", [(1, 1, 1), (6, 5, 4), (1, 5, 2)])

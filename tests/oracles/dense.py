@@ -65,7 +65,6 @@ class DenseInner:
     iterations: int
     residual: float
     converged: bool
-    sweeps: int
 
 
 @dataclass(frozen=True)
@@ -106,6 +105,7 @@ class DenseProblem:
         self.C = float(C)
         self.lambdas = tuple(float(weight) for weight in lambdas)
         self.solver = solver
+        self.sweeps = 0
         self.manifold = SpectrahedronProduct(
             tuple((int(n), int(r)) for n, r in zip(self.mask.shape, ranks, strict=True))
         )
@@ -134,7 +134,8 @@ class DenseProblem:
         r = self.y - A @ z
         size = np.linalg.norm(self.y)
         residual = float(np.linalg.norm(r) / size) if size else 0.0
-        inner = DenseInner(iterations, residual, residual <= max(1.01 * rtol, 1e-11), iterations)
+        self.sweeps += iterations
+        inner = DenseInner(iterations, residual, residual <= max(1.01 * rtol, 1e-11))
         return DenseEvaluation(point, float(0.5 * (self.y + r) @ z), inner, self.scatter(z))
 
     def gradient(self, evaluation):
