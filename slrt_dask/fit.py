@@ -28,8 +28,9 @@ from slrt_dask.dual.sampling import ValidationError
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.dual.writing import WriteFibreSums, write_dual_partitions
 from slrt_dask.engine.base import Engine
-from slrt_dask.engine.cluster import ClusterEngine, assign_partitions
+from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.placement import Place, cluster_places
 from slrt_dask.engine.plan import Plan, plan_fit
 from slrt_dask.errors import InvalidInput, NotYetAvailable, StoreExists
 from slrt_dask.model_files import ModelHeader
@@ -118,22 +119,13 @@ def plan_of(
     """What a fit with these settings would need, on a client's workers or in this process."""
     limit = None if memory_limit is None else int(parse_bytes(memory_limit))
     if client is None:
-        counts = [_threads_or_all(threads)]
-        limits: list[int | None] = [limit or int(MEMORY_LIMIT)]
+        places = [Place(None, _threads_or_all(threads), int(MEMORY_LIMIT))]
     else:
-        workers = client.scheduler_info(n_workers=-1)["workers"]
-        described = [workers[address] for address in sorted(workers)]
-        counts = [int(worker["nthreads"]) for worker in described]
-        limits = [limit or int(worker["memory_limit"] or 0) or None for worker in described]
-    shares = assign_partitions([part.count for part in store.partitions], counts)
-    return plan_fit(
-        store.header,
-        settings.ranks,
-        shares=shares,
-        threads=counts,
-        memory_limits=limits,
-        value_bytes=8 if settings.precision == "float64" else 4,
-    )
+        places = cluster_places(client)
+    if limit is not None:
+        places = [replace(place, memory_limit=limit) for place in places]
+    value_bytes = 8 if settings.precision == "float64" else 4
+    return plan_fit(store.header, settings.ranks, places=places, value_bytes=value_bytes)
 
 
 def _fit(
@@ -204,9 +196,11 @@ def _written(
             checksums.update(part)
         return tuple(checksums[number] for number in range(len(store.partitions)))
 
-    def write_sums(group: str) -> None:
+    def write_sums(group: str) -> dict[str, int]:
         factors = Factors.of(evaluation.point)
-        engine.run(WriteFibreSums(evaluation.dual.name, factors, store.slab_mode, group))
+        program = WriteFibreSums(evaluation.dual.name, factors, store.slab_mode, group)
+        checksums: dict[str, int] = engine.run(program)
+        return checksums
 
     written = model_files.write_model(path, header, evaluation.point, write_dual, write_sums)
     return Completion(path, written, evaluation.point, held)

@@ -31,7 +31,7 @@ from slrt_dask.data.layout import (
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import Model, with_empty_row
-from slrt_dask.dual.writing import KEYS_ARRAY, SUMS_ARRAY, write_array
+from slrt_dask.dual.writing import KEYS_ARRAY, SUMS_ARRAY, read_array, write_array
 from slrt_dask.errors import StoreCorrupt, StoreNotFound, UnsupportedFormat
 from slrt_dask.kernels.blocks import FibreNumbering, possible_fibres
 from slrt_dask.kernels.rows import pad_columns
@@ -54,7 +54,7 @@ class ModelHeader:
     stop_reason: StopReason
     records: tuple[IterationRecord, ...]
     observations: str
-    checksums: dict[str, str]
+    checksums: dict[str, int]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,12 +98,12 @@ def write_model(
     header: ModelHeader,
     factors: tuple[NDArray[np.float64], ...],
     write_dual: Callable[[str], tuple[int, ...]],
-    write_sums: Callable[[str], None],
+    write_sums: Callable[[str], dict[str, int]],
 ) -> ModelHeader:
     """Write a model to a new path.
 
     write_dual : fills a created store's partitions, wherever they are, and returns checksums
-    write_sums : writes fibre_sums (and fibre_keys) into the group it is given
+    write_sums : writes fibre_sums (and fibre_keys) into the group it is given; checksums by name
     """
     location.claim(path)
     try:
@@ -112,10 +112,11 @@ def write_model(
         create_store(f"{path}/dual", header.dual)
         checksums = write_dual(f"{path}/dual")
         dual = finish_store(f"{path}/dual", header.dual.with_checksums(checksums))
+        arrays = f"{path}/model"
+        sums = write_sums(arrays)
         for mode, factor in enumerate(factors):
-            write_array(f"{path}/model", f"factors_{mode}", factor)
-        write_sums(f"{path}/model")
-        written = replace(header, dual=dual, checksums=_array_checksums(path))
+            sums[f"factors_{mode}"] = write_array(arrays, f"factors_{mode}", factor)
+        written = replace(header, dual=dual, checksums=sums)
         block = written.to_block()
         root.attrs.put({BLOCK_NAME: {**block, "digest": _digest(block), "complete": True}})
     except BaseException:
@@ -135,11 +136,14 @@ def copy_model(source: str, target: str) -> None:
             checksums.append(write_partition(path, part.name, columns, values))
         return tuple(checksums)
 
-    def copy_sums(path: str) -> None:
-        arrays = _read_arrays(source, header)
-        for name in (SUMS_ARRAY, KEYS_ARRAY):
-            if name in arrays:
-                write_array(path, name, arrays[name])
+    def copy_sums(path: str) -> dict[str, int]:
+        model = zarr.open_group(f"{source}/model", mode="r")
+        present = [name for name in (SUMS_ARRAY, KEYS_ARRAY) if name in header.checksums]
+        copied = {name: write_array(path, name, model[name]) for name in present}
+        for name, checksum in copied.items():
+            if checksum != header.checksums[name]:
+                raise StoreCorrupt(f"{source}/model/{name} was altered after it was written.")
+        return copied
 
     write_model(target, header, read_factors(source, header), copy_dual, copy_sums)
 
@@ -174,8 +178,8 @@ def read_model_header(path: str) -> ModelHeader:
 
 def read_factors(path: str, header: ModelHeader) -> tuple[NDArray[np.float64], ...]:
     """K factors (n_k, r_k)."""
-    arrays = _read_arrays(path, header)
-    return tuple(arrays[f"factors_{mode}"] for mode in range(len(header.shape)))
+    names = [f"factors_{mode}" for mode in range(len(header.shape))]
+    return tuple(read_array(f"{path}/model", name, header.checksums[name]) for name in names)
 
 
 # The caches below are keyed by digest too: a path may come to hold another model.
@@ -194,7 +198,11 @@ def cached_header(path: str, digest: str) -> ModelHeader:
 def cached_model(path: str, digest: str) -> Model:
     """The model at a path, ready for sampling; tasks of one process share it."""
     header = cached_header(path, digest)
-    arrays = _read_arrays(path, header)
+    arrays = {
+        name: read_array(f"{path}/model", name, header.checksums[name])
+        for name in (SUMS_ARRAY, KEYS_ARRAY)
+        if name in header.checksums
+    }
     keys = arrays.get(KEYS_ARRAY)
     possible = possible_fibres(header.shape, (header.slab_mode,))
     numbering = FibreNumbering(possible if keys is None else len(keys), keys)
@@ -262,27 +270,6 @@ def _header_of(body: dict[str, Any], dual: StoreHeader) -> ModelHeader:
         observations=body["observations"],
         checksums=body["checksums"],
     )
-
-
-def _read_arrays(path: str, header: ModelHeader) -> dict[str, NDArray[Any]]:
-    group = zarr.open_group(f"{path}/model", mode="r")
-    arrays = {}
-    for name, checksum in header.checksums.items():
-        found = group.get(name)
-        array = np.asarray(found[...]) if isinstance(found, zarr.Array) else np.zeros(0)
-        if _checksum(array) != checksum:
-            raise StoreCorrupt(f"{path} has lost or altered model/{name}; write it again.")
-        arrays[name] = array
-    return arrays
-
-
-def _array_checksums(path: str) -> dict[str, str]:
-    group = zarr.open_group(f"{path}/model", mode="r")
-    return {name: _checksum(np.asarray(array[...])) for name, array in group.arrays()}
-
-
-def _checksum(array: NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
 def _digest(block: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ one task that ends the reduction of the fibre sums writes those.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from slrt_dask.dual.operator import Factors, Matrix, crossing_sums
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Finished, Program
 from slrt_dask.engine.share import Share
+from slrt_dask.errors import StoreCorrupt
 
 SUMS_ARRAY = "fibre_sums"
 KEYS_ARRAY = "fibre_keys"
+CHUNK_BYTES = 2**24
 
 
 def write_dual_partitions(share: Share, path: str, vector: str) -> dict[int, int]:
@@ -37,7 +40,10 @@ def write_dual_partitions(share: Share, path: str, vector: str) -> dict[int, int
 
 @dataclass(frozen=True)
 class WriteFibreSums(Program):
-    """Write T_p = U_pᵀ Z_p, (fibres, r_p), and the keys of its fibres if not all are numbered."""
+    """Write T_p = U_pᵀ Z_p, (fibres, r_p), and its fibres' keys if not all are numbered.
+
+    The outcome is a checksum for each array written.
+    """
 
     vector: str
     factors: Factors
@@ -59,22 +65,37 @@ class WriteFibreSums(Program):
 
     def advance(self, message: None, total: Any) -> Finished:
         sums, keys = total
-        write_array(self.group, SUMS_ARRAY, sums[:, : self.factors.ranks[self.slab_mode]])
+        columns = self.factors.ranks[self.slab_mode]
+        checksums = {SUMS_ARRAY: write_array(self.group, SUMS_ARRAY, sums[:, :columns])}
         if keys is not None:
-            write_array(self.group, KEYS_ARRAY, keys)
-        return Finished(None)
+            checksums[KEYS_ARRAY] = write_array(self.group, KEYS_ARRAY, keys)
+        return Finished(checksums)
 
 
-def write_array(group_path: str, name: str, values: NDArray[Any]) -> None:
-    """Write one array of a model into an existing group, in chunks of about 16 MiB."""
+def write_array(group_path: str, name: str, values: Any) -> int:
+    """Write one array of a model into an existing group, some rows at a time.
+
+    values : a numpy or zarr array; returns the checksum of its content
+    """
     group = zarr.open_group(group_path, mode="r+")
-    row_bytes = max(1, values.nbytes // max(1, len(values)))
-    rows = max(1, min(len(values), 2**24 // row_bytes))
+    row_bytes = values.dtype.itemsize * max(1, values.size // max(1, values.shape[0]))
+    rows = max(1, min(values.shape[0], CHUNK_BYTES // row_bytes))
     array = group.create_array(
-        name,
-        shape=values.shape,
-        chunks=(rows, *values.shape[1:]),
-        dtype=values.dtype,
-        overwrite=True,
+        name, shape=values.shape, chunks=(rows, *values.shape[1:]), dtype=values.dtype
     )
-    array[...] = values
+    checksum = 0
+    for first in range(0, values.shape[0], rows):
+        piece = np.ascontiguousarray(values[first : first + rows])
+        array[first : first + rows] = piece
+        checksum = zlib.crc32(piece.data, checksum)
+    return checksum
+
+
+def read_array(group_path: str, name: str, checksum: int) -> NDArray[Any]:
+    """One array of a model, checked against the checksum of its writing."""
+    found = zarr.open_group(group_path, mode="r").get(name)
+    if isinstance(found, zarr.Array):
+        values = np.ascontiguousarray(found[...])
+        if zlib.crc32(values.data) == checksum:
+            return values
+    raise StoreCorrupt(f"{group_path}/{name} was lost or altered after it was written.")

@@ -18,9 +18,10 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.base import Engine
+from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
 from slrt_dask.engine.program import Finished, Program, run_rounds
 from slrt_dask.engine.share import Assignment, Share
-from slrt_dask.errors import InvalidInput, StateLost
+from slrt_dask.errors import StateLost
 
 FAN_IN = 4
 """How many partial sums one task of the reduction tree adds."""
@@ -99,19 +100,6 @@ def _on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -
     return task(_held_share(name), *arguments)
 
 
-def assign_partitions(counts: list[int], threads: list[int]) -> list[tuple[int, ...]]:
-    """Partitions for each worker: largest first, to the worker that is least loaded per thread."""
-    loads = [0.0] * len(threads)
-    assigned: list[list[int]] = [[] for _ in threads]
-    for partition in sorted(range(len(counts)), key=lambda number: -counts[number]):
-        worker = min(
-            range(len(threads)), key=lambda w: ((loads[w] + counts[partition]) / threads[w], w)
-        )
-        loads[worker] += counts[partition]
-        assigned[worker].append(partition)
-    return [tuple(sorted(partitions)) for partitions in assigned]
-
-
 class ClusterEngine(Engine):
     """One share per worker that has work to do; messages and sums go from worker to worker."""
 
@@ -128,24 +116,36 @@ class ClusterEngine(Engine):
         self._client = client
         self._name = f"slrt-{uuid.uuid4().hex[:12]}"
         self._run_number = 0
+        self._workers: list[str] = []
+        places = cluster_places(client)
         self._client.register_plugin(SharePlugin(self._name), name=self._name)
-        workers = client.scheduler_info(n_workers=-1)["workers"]
-        if not workers:
-            raise InvalidInput("the cluster has no worker; start at least one, then try again")
-        addresses = sorted(workers)
-        threads = [int(workers[address]["nthreads"]) for address in addresses]
-        assigned = assign_partitions([part.count for part in store.partitions], threads)
-        self._workers = [a for a, partitions in zip(addresses, assigned, strict=True) if partitions]
-        loads = [
-            self._submit(
-                "load", worker, _load_share, self._name,
-                Assignment(store, partitions, count, precision, offset, validation),
-            )
-            for worker, partitions, count in zip(addresses, assigned, threads, strict=True)
-            if partitions
-        ]  # fmt: skip
+        try:
+            self._load(places, precision, offset, validation)
+            self.number_fibres()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(
+        self,
+        places: list[Place],
+        precision: str,
+        offset: float,
+        validation: ObservationStore | None,
+    ) -> None:
+        """Give every worker its partitions, in proportion to its threads."""
+        counts = [part.count for part in self.store.partitions]
+        loads = []
+        for place, partitions in zip(places, assign_partitions(counts, places), strict=True):
+            if partitions:
+                assignment = Assignment(
+                    self.store, partitions, place.threads, precision, offset, validation
+                )
+                self._workers.append(str(place.address))
+                loads.append(
+                    self._submit("load", place.address, _load_share, self._name, assignment)
+                )
         self._client.gather(loads)
-        self.number_fibres()
 
     def _submit(self, label: str, worker: str | None, task: Callable[..., Any], *args: Any) -> Any:
         return self._client.submit(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slrt_dask.data.header import StoreHeader
+from slrt_dask.engine.placement import Place, assign_partitions
 from slrt_dask.engine.prepare import numbers_every_fibre
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.kernels.blocks import possible_fibres
@@ -92,30 +93,29 @@ def plan_fit(
     header: StoreHeader,
     ranks: tuple[int, ...],
     *,
-    shares: list[tuple[int, ...]],
-    threads: list[int],
-    memory_limits: list[int | None],
+    places: list[Place],
     value_bytes: int = 8,
 ) -> Plan:
-    """Plan a fit: `shares` lists each worker's partitions."""
-    busy = [number for number, partitions in enumerate(shares) if partitions]
-    counts = [sum(header.partitions[p].count for p in shares[number]) for number in busy]
+    """Plan a fit on the places that there are; those that get no partition stay out of it."""
+    shares = assign_partitions([part.count for part in header.partitions], places)
+    pairs = [(place, share) for place, share in zip(places, shares, strict=True) if share]
+    counts = [sum(header.partitions[number].count for number in share) for _, share in pairs]
     fibres = fibre_bound(header)
     width = padded_width(ranks[header.slab_mode])
     worker_bytes = tuple(
-        _worker_bytes(header, ranks, count, threads[number], fibres, value_bytes)
-        for number, count in zip(busy, counts, strict=True)
+        _worker_bytes(header, ranks, count, place.threads, fibres, value_bytes)
+        for (place, _), count in zip(pairs, counts, strict=True)
     )
     # Every worker but one sends its partial sums up the tree, and all but one get the total back.
-    exchange = 2 * (len(busy) - 1) * fibres * width * 8
+    exchange = 2 * (len(pairs) - 1) * fibres * width * 8
     return Plan(
         tuple(counts),
-        tuple(threads[number] for number in busy),
+        tuple(place.threads for place, _ in pairs),
         header.slab_mode,
         fibres,
         worker_bytes,
         exchange,
-        tuple(memory_limits[number] for number in busy),
+        tuple(place.memory_limit for place, _ in pairs),
     )
 
 

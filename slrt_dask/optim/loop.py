@@ -61,9 +61,9 @@ def minimise(
 ) -> Outcome[StateType]:
     """Run a method from a point, or from the state of an earlier run, until a rule ends it.
 
-    The certificate is computed every certify_every iterations and whenever the run would end; the
-    validation error with it. An interrupt (KeyboardInterrupt) ends the run at the last accepted
-    state, and the certificate is still computed; a second one is raised.
+    The certificate is computed every certify_every iterations and whenever the run would end, the
+    validation error every iteration. An interrupt (KeyboardInterrupt) ends the run at the last
+    accepted state, and the certificate is still computed; a second one is raised.
     """
     if certify_every < 1:
         raise InvalidConfig(f"certify_every is {certify_every}; give 1 or more")
@@ -82,7 +82,8 @@ def minimise(
                 if rules.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
             if not told:
-                error = validate(certified.evaluation) if certified and validate else None
+                known = certified.evaluation if certified else state.evaluation
+                error = validate(known) if validate else None
                 effort, swept = problem.sweeps - swept, problem.sweeps
                 records.append(_record(problem, state, certified, seconds, effort, error))
                 for observer in observers:

@@ -1,0 +1,43 @@
+"""Which worker holds which partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import distributed
+
+from slrt_dask.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somewhere a share can be: a worker, or this process (address None)."""
+
+    address: str | None
+    threads: int
+    memory_limit: int | None
+
+
+def cluster_places(client: distributed.Client) -> list[Place]:
+    """The workers that a client sees now, in the order of their addresses."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    if not workers:
+        raise InvalidInput("the cluster has no worker; start at least one, then try again")
+    return [
+        Place(address, int(about["nthreads"]), int(about["memory_limit"] or 0) or None)
+        for address, about in sorted(workers.items())
+    ]
+
+
+def assign_partitions(counts: list[int], places: list[Place]) -> list[tuple[int, ...]]:
+    """Partitions for each place: largest first, to where the load per thread is least."""
+    loads = [0] * len(places)
+    assigned: list[list[int]] = [[] for _ in places]
+    for partition in sorted(range(len(counts)), key=lambda number: -counts[number]):
+        best = min(
+            range(len(places)),
+            key=lambda p: ((loads[p] + counts[partition]) / places[p].threads, p),
+        )
+        loads[best] += counts[partition]
+        assigned[best].append(partition)
+    return [tuple(sorted(partitions)) for partitions in assigned]
