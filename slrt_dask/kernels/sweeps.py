@@ -14,6 +14,7 @@ from slice to slice and stays in cache. Vectors `x` and `out` may be float32; al
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from slrt_dask.kernels.rows import FAST_MATH, add_scaled_row, clear_row, row_product
@@ -23,7 +24,7 @@ from slrt_dask.kernels.rows import FAST_MATH, add_scaled_row, clear_row, row_pro
 def fibre_sums(rows, fibres, x, factor, lanes, sums):
     """sums[fibres[e]] += x[e] * factor[rows[e]] for every entry."""
     for e in range(x.size):
-        add_scaled_row(sums, fibres[e], float(x[e]), factor, rows[e], lanes)
+        add_scaled_row(sums, fibres[e], np.float64(x[e]), factor, rows[e], lanes)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
@@ -37,7 +38,7 @@ def sample(rows, fibres, sums, factor, lanes, weight, out):
 def row_sums(rows, fibres, x, sums, lanes, totals):
     """totals[rows[e]] += x[e] * sums[fibres[e]] for every entry."""
     for e in range(x.size):
-        add_scaled_row(totals, rows[e], float(x[e]), sums, fibres[e], lanes)
+        add_scaled_row(totals, rows[e], np.float64(x[e]), sums, fibres[e], lanes)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, inline="always")
@@ -47,7 +48,7 @@ def _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer):
     for e in range(first, stop):
         clear_row(buffer, fibres[e], lanes)
     for e in range(first, stop):
-        add_scaled_row(buffer, fibres[e], float(x[e]), factor, rows[e], lanes)
+        add_scaled_row(buffer, fibres[e], np.float64(x[e]), factor, rows[e], lanes)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
@@ -71,7 +72,7 @@ def row_sums_slices(starts, rows, fibres, x, factor, lanes, buffer, totals):
         first, stop = starts[s], starts[s + 1]
         _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer)
         for e in range(first, stop):
-            add_scaled_row(totals, rows[e], float(x[e]), buffer, fibres[e], lanes)
+            add_scaled_row(totals, rows[e], np.float64(x[e]), buffer, fibres[e], lanes)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
@@ -84,10 +85,10 @@ def derivative_row_sums_slices(
         _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer)
         _slice_fibre_sums(first, stop, rows, fibres, x, factor_dot, lanes, buffer_dot)
         for e in range(first, stop):
-            add_scaled_row(buffer_dot, fibres[e], float(x_dot[e]), factor, rows[e], lanes)
+            add_scaled_row(buffer_dot, fibres[e], np.float64(x_dot[e]), factor, rows[e], lanes)
         for e in range(first, stop):
-            add_scaled_row(totals, rows[e], float(x[e]), buffer_dot, fibres[e], lanes)
-            add_scaled_row(totals, rows[e], float(x_dot[e]), buffer, fibres[e], lanes)
+            add_scaled_row(totals, rows[e], np.float64(x[e]), buffer_dot, fibres[e], lanes)
+            add_scaled_row(totals, rows[e], np.float64(x_dot[e]), buffer, fibres[e], lanes)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)

@@ -5,6 +5,7 @@ Vectors may be float32; every sum is kept in float64.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from slrt_dask.kernels.rows import FAST_MATH
@@ -15,7 +16,7 @@ def dot(left, right):
     """Inner product of two vectors."""
     total = 0.0
     for e in range(left.size):
-        total += float(left[e]) * float(right[e])
+        total += np.float64(left[e]) * np.float64(right[e])
     return total
 
 
@@ -39,8 +40,8 @@ def solution_products(x, r, b):
     """(⟨b, x⟩, ⟨r, x⟩, ⟨x, x⟩, ⟨r, r⟩) in one pass."""
     bx, rx, xx, rr = 0.0, 0.0, 0.0, 0.0
     for e in range(x.size):
-        value, residual = float(x[e]), float(r[e])
-        bx += float(b[e]) * value
+        value, residual = np.float64(x[e]), np.float64(r[e])
+        bx += np.float64(b[e]) * value
         rx += residual * value
         xx += value * value
         rr += residual * residual
