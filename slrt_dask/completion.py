@@ -134,8 +134,12 @@ class Completion:
         lengths = " × ".join(str(length) for length in self.shape)
         return (
             f"Completion({lengths}, ranks {self.ranks}, {len(self.records) - 1} iterations)\n"
-            f"  {self.certificate}\n  stopped: {self.stop_reason.value}"
+            f"  {self.certificate}\n  {self.stop_reason.value}{self._capped()}"
         )
+
+    def _capped(self) -> str:
+        count = sum(not record.inner_converged for record in self.records)
+        return f"\n  {count} iterations had inner solves that hit their limit." if count else ""
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -144,7 +148,7 @@ class Completion:
         )
         return (
             f"<p><b>Completion</b> {' × '.join(map(str, self.shape))}, ranks {self.ranks}<br>"
-            f"{self.certificate}<br>stopped: {self.stop_reason.value}</p><table>{rows}</table>"
+            f"{self.certificate}<br>{self.stop_reason.value}{self._capped()}</p><table>{rows}</table>"
         )
 
     def _checked(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.int64]:

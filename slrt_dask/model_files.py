@@ -242,17 +242,24 @@ def read_slices(path: str, digest: str, slices: range) -> tuple[Columns, NDArray
 
 def write_dense(path: str, array: Any, header: ModelHeader) -> zarr.Array[Any]:
     """Write a dask array with regular chunks to a new zarr array, one writer per chunk."""
-    location.refuse_existing(path)
-    target = zarr.create_array(
-        path,
-        shape=array.shape,
-        chunks=array.chunksize,
-        dtype=array.dtype,
-        dimension_names=header.names,
-        attributes={"slrt": {"certificate": asdict(header.certificate), "complete": False}},
-    )
-    array.store(target, lock=False)
-    target.attrs.put({"slrt": {"certificate": asdict(header.certificate), "complete": True}})
+    location.claim(path)
+    about = {"certificate": asdict(header.certificate), "stop_reason": header.stop_reason.value}
+    try:
+        target = zarr.create_array(
+            path,
+            shape=array.shape,
+            chunks=array.chunksize,
+            dtype=array.dtype,
+            # A chunk that was not written must not read as plausible numbers.
+            fill_value=float("nan"),
+            dimension_names=header.names,
+            attributes={BLOCK_NAME: {**about, "complete": False}},
+        )
+        array.store(target, lock=False)
+        target.attrs.put({BLOCK_NAME: {**about, "complete": True}})
+    except BaseException:
+        location.remove(path)
+        raise
     return target
 
 
