@@ -1,0 +1,79 @@
+"""Shared fixtures: stores made once for many tests, and small clusters kept for a whole run."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import slrt_dask
+
+
+@pytest.fixture(scope="session")
+def store_of(tmp_path_factory):
+    """Make a store of a tensor's observed entries, once for each set of arguments.
+
+    parts : about how many partitions to cut it into; there are never fewer.
+    """
+    made = {}
+    directory = tmp_path_factory.mktemp("stores")
+
+    def make(mask, values, *, parts=1, slab_mode=None, **options):
+        indices = np.array(np.nonzero(mask))
+        numbers = np.asarray(values)[mask]
+        key = (mask.tobytes(), numbers.tobytes(), mask.shape, parts, slab_mode, str(options))
+        if key not in made:
+            made[key] = slrt_dask.from_coo(
+                directory / f"store{len(made)}",
+                indices,
+                numbers,
+                mask.shape,
+                slab_mode=slab_mode,
+                partition_entries=-(-numbers.size // parts),
+                **options,
+            )
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def open_client():
+    """Start a cluster on this machine; all are closed at the end of the run."""
+    from distributed import Client, LocalCluster
+
+    opened = []
+
+    def start(**options):
+        cluster = LocalCluster(
+            dashboard_address=":0", threads_per_worker=1, memory_limit=0, **options
+        )
+        opened.append((Client(cluster), cluster))
+        return opened[-1][0]
+
+    yield start
+    with warnings.catch_warnings():
+        # Sockets that the event loop still holds while it stops are not ours to judge.
+        warnings.simplefilter("ignore", ResourceWarning)
+        for client, cluster in reversed(opened):
+            client.close()
+            cluster.close()
+
+
+@pytest.fixture(scope="session")
+def process_client(open_client):
+    """Two workers, each a process of its own."""
+    return open_client(n_workers=2, processes=True)
+
+
+@pytest.fixture(scope="session")
+def thread_client(open_client):
+    """Three workers in this process."""
+    return open_client(n_workers=3, processes=False)
+
+
+@pytest.fixture(scope="session")
+def lone_client(open_client):
+    """One worker in this process."""
+    return open_client(n_workers=1, processes=False)

@@ -1,0 +1,203 @@
+"""The plan is integers, grows with what causes it, and holds for what a fit really takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slrt_dask.data.header import PartitionInfo, StoreHeader
+from slrt_dask.dual.start import spectral_start
+from slrt_dask.engine.base import share_bytes
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.placement import Place
+from slrt_dask.engine.plan import fibre_bound, plan_fit, readable
+from slrt_dask.errors import MemoryBudgetExceeded
+from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
+from tests.engine.helpers import RANKS, dense_problem, dual_problem
+
+
+def header_of(shape, counts, slab_mode=0):
+    parts = tuple(
+        PartitionInfo(f"p{number:05d}", count, number, number + 1)
+        for number, count in enumerate(counts)
+    )
+    return StoreHeader("observations", shape, sum(counts), slab_mode, "float64", parts)
+
+
+def plan_of(
+    shape=(50, 40, 30), counts=(9000, 8000), ranks=(5, 4, 3), threads=(1,), limits=None, **options
+):
+    header = header_of(shape, counts, options.pop("slab_mode", 0))
+    limits = limits or [None] * len(threads)
+    places = [
+        Place(f"worker {w}", *pair) for w, pair in enumerate(zip(threads, limits, strict=True))
+    ]
+    return plan_fit(header, ranks, places=places, **options)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_plan_is_whole_numbers_that_add_up(data):
+    order = data.draw(st.integers(2, 5))
+    shape = tuple(data.draw(st.integers(1, 300)) for _ in range(order))
+    ranks = tuple(data.draw(st.integers(1, length)) for length in shape)
+    counts = data.draw(st.lists(st.integers(1, 10**7), min_size=1, max_size=6))
+    workers = data.draw(st.integers(1, 4))
+    threads = [data.draw(st.integers(1, 8)) for _ in range(workers)]
+    slab_mode = data.draw(st.integers(0, order - 1))
+    plan = plan_of(shape, counts, ranks, threads=threads, slab_mode=slab_mode)
+    assert sum(plan.entries) == sum(counts)
+    assert len(plan.entries) == len(plan.threads) <= min(workers, len(counts))
+    assert not Counter(plan.threads) - Counter(threads)
+    for needed in plan.worker_bytes:
+        causes = dataclasses.astuple(needed)
+        assert all(type(cause) is int and cause > 0 for cause in causes)
+        assert needed.total == sum(causes)
+    assert type(plan.exchange_bytes) is int
+    assert (plan.exchange_bytes == 0) == (len(plan.entries) == 1)
+    assert plan.largest.total == max(needed.total for needed in plan.worker_bytes)
+    plan.check()  # no limit, no refusal
+
+
+def test_every_cause_grows_with_what_causes_it():
+    plain = plan_of().largest
+    more_entries = plan_of(counts=(18000, 16000)).largest
+    assert more_entries.observations == 2 * plain.observations
+    assert more_entries.state == 2 * plain.state
+    more_rank = plan_of(ranks=(11, 4, 3)).largest
+    assert more_rank.fibre_sums > plain.fibre_sums
+    assert plan_of(ranks=(5, 9, 3)).largest.buffers > plain.buffers
+    more_threads = plan_of(threads=[4]).largest
+    assert more_threads.fibre_sums > plain.fibre_sums
+    assert more_threads.buffers > plain.buffers
+    shorter = plan_of(value_bytes=4).largest
+    assert shorter.state == plain.state // 2
+    assert shorter.observations < plain.observations
+    longer = plan_of(shape=(50, 80, 30)).largest
+    assert longer.fibre_sums > plain.fibre_sums
+    wide = plan_of(shape=(2**31, 40, 30)).largest  # indices of eight bytes
+    assert wide.observations > plain.observations
+
+
+def test_exchange_grows_with_workers_fibres_and_rank():
+    two = plan_of(threads=[1, 1])
+    three = plan_of(counts=(9, 8, 7), threads=[1, 1, 1])
+    assert three.exchange_bytes == 2 * two.exchange_bytes
+    ranked = plan_of(threads=[1, 1], ranks=(12, 4, 3))
+    assert ranked.exchange_bytes == 2 * two.exchange_bytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 2000), min_size=2, max_size=4), st.integers(1, 10**6))
+def test_no_more_fibres_are_planned_than_can_occur(shape, entries):
+    fibres = fibre_bound(header_of(tuple(shape), (entries,)))
+    possible = math.prod(shape[1:])
+    assert fibres <= possible
+    assert fibres >= min(possible, entries)
+
+
+def test_what_does_not_fit_is_refused_with_numbers_and_remedy():
+    plan = plan_of(threads=[1, 1], limits=[None, 10**6])
+    with pytest.raises(MemoryBudgetExceeded) as caught:
+        plan.check()
+    message, needed = str(caught.value), plan.worker_bytes[1]
+    for count in (*dataclasses.astuple(needed), needed.total, 10**6):
+        assert readable(count) in message
+    assert "worker 1" in message
+    assert "more workers" in message
+    assert isinstance(caught.value, MemoryError)
+
+
+def test_a_plan_that_just_fits_is_accepted():
+    total = plan_of().largest.total
+    plan_of(limits=[total]).check()
+    with pytest.raises(MemoryBudgetExceeded):
+        plan_of(limits=[total - 1]).check()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (3_140_000, "3.14 MB"), (2 * 10**12, "2 TB")],
+)
+def test_bytes_are_told_in_a_readable_unit(count, text):
+    assert readable(count) == text
+
+
+def test_a_plan_can_be_read_before_it_is_run():
+    text = str(plan_of())
+    for word in ("observations", "solver state", "fibre sums", "buffers", "total", "network"):
+        assert word in text
+
+
+@pytest.mark.parametrize("order", [2, 3, 4, 5])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_a_share_never_holds_more_than_was_planned(order, precision, store_of, monkeypatch):
+    monkeypatch.setattr("slrt_dask.engine.share.SMALLEST_BLOCK", 10)
+    dense = dense_problem(order, fraction=0.7)
+    store = store_of(dense.mask, dense.values, parts=2)
+    ranks, threads = RANKS[order], 2
+    value_bytes = 8 if precision == "float64" else 4
+    places = [Place(None, threads, None)]
+    plan = plan_fit(store.header, ranks, places=places, value_bytes=value_bytes).largest
+    planned = plan.observations + plan.state + plan.fibre_sums + plan.buffers
+    held = []
+
+    class Weigh:
+        def on_record(self, record, state):
+            held.extend(engine.on_shares(share_bytes))
+
+    with LocalEngine(store, threads=threads, precision=precision) as engine:
+        problem = dual_problem(engine, dense, max_inner_iterations=30)
+        start = spectral_start(problem, 0)
+        for method in (ConjugateGradient(), TrustRegion()):
+            rules = StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=3)
+            minimise(problem, method, start, rules, observers=[Weigh()])
+            held.extend(engine.on_shares(share_bytes))
+    assert 0 < max(held) <= planned
+
+
+ROOT = Path(__file__).parents[2]
+FIT_AND_WEIGH = """
+import json, resource, sys
+import psutil
+import slrt_dask
+store = slrt_dask.open_store(sys.argv[1])
+from slrt_dask.config import FitSettings
+from slrt_dask.fit import plan_of
+ranks = (6, 6, 5)
+plan = plan_of(store, FitSettings(ranks=ranks, C=10.0), threads=2).largest
+before = psutil.Process().memory_info().rss
+for method in ("rcg", "rtr"):
+    slrt_dask.complete(store, ranks, C=10.0, method=method, max_iterations=2, threads=2,
+                       run_directory=sys.argv[2] + method)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"peak": peak, "before": before, "total": plan.total, "runtime": plan.runtime}))
+"""
+
+
+def test_the_peak_of_a_fit_stays_within_the_plan(tmp_path):
+    import slrt_dask
+
+    shape, entries = (200, 180, 160), 1_000_000
+    rng = np.random.default_rng(0)
+    flat = rng.choice(math.prod(shape), entries, replace=False)
+    places = np.array(np.unravel_index(flat, shape))
+    values = np.sin(places[0] / 30.0) * np.cos(places[1] / 20.0) + places[2] / 100.0
+    store = slrt_dask.from_coo(tmp_path / "store", places, values, shape)
+    command = [sys.executable, "-c", FIT_AND_WEIGH, store.path, str(tmp_path / "run-")]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+    seen = json.loads(finished.stdout)
+    grown = seen["peak"] - seen["before"]
+    assert grown > 30 * entries  # the problem is large enough for the test to mean something
+    assert seen["peak"] <= seen["total"]
