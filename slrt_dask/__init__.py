@@ -13,7 +13,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion, load_completion
-    from slrt_dask.data import ObservationStore, from_array, from_coo, from_file, open_store
+    from slrt_dask.data import (
+        ObservationStore,
+        from_array,
+        from_coo,
+        from_file,
+        low_rank_tensor,
+        open_store,
+    )
     from slrt_dask.dual.certificate import Certificate
     from slrt_dask.evaluate import Scores, evaluate
     from slrt_dask.fit import complete
@@ -36,6 +43,7 @@ _HOMES = {
     "from_coo": "data",
     "from_file": "data",
     "load_completion": "completion",
+    "low_rank_tensor": "data",
     "open_store": "data",
     "resume": "later",
 }
@@ -55,6 +63,7 @@ __all__ = [
     "from_coo",
     "from_file",
     "load_completion",
+    "low_rank_tensor",
     "open_store",
     "resume",
 ]
