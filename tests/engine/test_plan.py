@@ -175,10 +175,10 @@ store = slrt_dask.open_store(sys.argv[1])
 from slrt_dask.config import FitSettings
 from slrt_dask.fit import plan_of
 ranks = (6, 6, 5)
-plan = plan_of(store, FitSettings(ranks=ranks, C=10.0), threads=2).largest
+plan = plan_of(store, FitSettings(ranks=ranks, C=1.0), threads=2).largest
 before = psutil.Process().memory_info().rss
 for method in ("rcg", "rtr"):
-    slrt_dask.complete(store, ranks, C=10.0, method=method, max_iterations=2, threads=2,
+    slrt_dask.complete(store, ranks, C=1.0, method=method, max_iterations=1, threads=2,
                        run_directory=sys.argv[2] + method)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"peak": peak, "before": before, "total": plan.total, "runtime": plan.runtime}))

@@ -1,0 +1,108 @@
+"""The cost, its gradient and its Hessian are those of the dense formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slrt_dask.dual.problem import DualProblem
+from slrt_dask.errors import InvalidInput
+from slrt_dask.optim.checks import check_gradient, check_hessian
+from tests.engine.helpers import ORDERS
+
+
+@pytest.mark.parametrize("rtol", [0.5, 1e-1, 1e-3, 1e-12])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_cost_is_below_g_by_half_the_energy_of_the_residual(order, rtol, pair):
+    made = pair(order)
+    evaluation = made.problem.evaluate(made.point, rtol=rtol, warm=None)
+    exact = made.dense.evaluate(made.point, rtol=0.0, warm=None).cost
+    A = made.dense.system(made.point)
+    r = made.dense.y - A @ made.dual(evaluation)[made.dense.mask]
+    energy = 0.5 * r @ np.linalg.solve(A, r)
+    assert evaluation.cost == pytest.approx(exact - energy, rel=1e-10)
+    assert evaluation.cost <= exact * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_gradient_equals_the_dense_one(order, pair):
+    made = pair(order, parts=3)
+    evaluation = made.problem.evaluate(made.point, rtol=1e-13, warm=None)
+    dense = made.dense.evaluate(made.point, rtol=0.0, warm=None)
+    pairs = zip(made.problem.gradient(evaluation), made.dense.gradient(dense), strict=True)
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_hessian_equals_the_dense_one(order, pair):
+    made = pair(order, parts=3)
+    evaluation = made.problem.evaluate(made.point, rtol=1e-13, warm=None)
+    ours = made.problem.hessian(evaluation, made.direction, rtol=1e-13)
+    dense = made.dense.evaluate(made.point, rtol=0.0, warm=None)
+    theirs = made.dense.hessian(dense, made.direction, rtol=0.0)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_hessian_is_symmetric_and_linear(order, pair):
+    made = pair(order)
+    problem, manifold = made.problem, made.dense.manifold
+    evaluation = problem.evaluate(made.point, rtol=1e-13, warm=None)
+    other = manifold.random_tangent_vector(made.point, np.random.default_rng(5))
+
+    def product(direction):
+        return problem.hessian(evaluation, direction, rtol=1e-13)
+
+    first, second = product(made.direction), product(other)
+    left = manifold.inner_product(made.point, first, other)
+    right = manifold.inner_product(made.point, second, made.direction)
+    assert left == pytest.approx(right, rel=1e-9)
+    both = tuple(2.0 * a - 3.0 * b for a, b in zip(made.direction, other, strict=True))
+    for whole, a, b in zip(product(both), first, second, strict=True):
+        np.testing.assert_allclose(whole, 2.0 * a - 3.0 * b, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_taylor_errors_fall_with_the_second_and_third_power(order, pair):
+    made = pair(order)
+    first = check_gradient(made.problem, made.point, made.direction)
+    second = check_hessian(made.problem, made.point, made.direction)
+    assert first == pytest.approx(2.0, abs=0.1)
+    assert second == pytest.approx(3.0, abs=0.2)
+
+
+def test_the_cost_sees_only_the_span_of_the_factors(pair):
+    made = pair(3)
+    rng = np.random.default_rng(8)
+    turned = tuple(U @ np.linalg.qr(rng.standard_normal((U.shape[1],) * 2))[0] for U in made.point)
+    one, other = (made.problem.evaluate(p, rtol=1e-13, warm=None) for p in (made.point, turned))
+    assert one.cost == pytest.approx(other.cost, rel=1e-11)
+
+
+def test_row_sums_of_the_observations_are_the_grams_of_their_unfoldings(pair):
+    made = pair(3)
+    found = made.problem.row_sums(None, made.point)
+    for mode, (U, part) in enumerate(zip(made.point, found, strict=True)):
+        Y = np.moveaxis(made.dense.values, mode, 0).reshape(len(U), -1)
+        np.testing.assert_allclose(part, Y @ (Y.T @ U), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"ranks": (2, 2)}, "2 ranks"),
+        ({"ranks": (2, 2, 9)}, "rank 9 of mode 2"),
+        ({"ranks": (0, 2, 2)}, "rank 0 of mode 0"),
+        ({"cost_weight": -1.0}, "-1.0"),
+        ({"cost_weight": float("nan")}, "nan"),
+        ({"weights": (1.0, 2.0)}, "3 positive numbers"),
+        ({"weights": (1.0, 0.0, 2.0)}, "0.0"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(change, named, pair):
+    made = pair(3)
+    settings = {"ranks": (2, 2, 1), "cost_weight": 1.0, "weights": (1.0, 1.0, 1.0), **change}
+    with pytest.raises(InvalidInput, match=named):
+        DualProblem(made.engine, **settings)
