@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import sys
 from dataclasses import asdict
 from typing import TextIO
@@ -53,26 +54,37 @@ class ProgressObserver:
     def __init__(self, max_iterations: int, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._max_iterations = max_iterations
-        self._last_gap = ""
+        self._measured = ""
+        self._open = False
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
         if not self._stream.isatty():
             if record.relative_gap is not None:
                 self._stream.write(describe(record) + "\n")
+                self._stream.flush()
             return
-        if record.relative_gap is not None:
-            self._last_gap = f"gap {100 * record.relative_gap:.3g} %"
-        done = min(1.0, record.iteration / max(1, self._max_iterations))
-        bar = "█" * round(20 * done)
-        self._stream.write(
-            f"\r\x1b[2K{bar:░<20} {record.iteration}/{self._max_iterations}  "
-            f"cost {record.cost:.5e}  gradient {record.gradient_norm:.1e}  {self._last_gap}  "
-            f"{record.seconds:.0f} s"
-        )
+        # A line longer than the terminal wraps, and then cannot be rewritten.
+        width = shutil.get_terminal_size().columns - 1
+        self._stream.write("\r\x1b[2K" + self._line(record)[:width])
         self._stream.flush()
+        self._open = True
 
     def close(self) -> None:
         """End the line, so that what follows starts on a new one."""
-        if self._stream.isatty():
+        if self._open:
             self._stream.write("\n")
             self._stream.flush()
+            self._open = False
+
+    def _line(self, record: IterationRecord) -> str:
+        """The last gap and held-out error known stay on the line until there are newer ones."""
+        if record.relative_gap is not None:
+            rmse = record.validation_rmse
+            error = "" if rmse is None else f"  rmse {rmse:.4g}"
+            self._measured = f"  gap {100 * record.relative_gap:.3g} %{error}"
+        done = min(1.0, record.iteration / max(1, self._max_iterations))
+        bar = "█" * round(12 * done)
+        return (
+            f"{bar:░<12} {record.iteration}/{self._max_iterations}  {record.seconds:.0f} s  "
+            f"cost {record.cost:.4e}  gradient {record.gradient_norm:.1e}{self._measured}"
+        )

@@ -1,0 +1,107 @@
+"""The program: its help, its commands, and what becomes of an error.
+
+Whatever goes wrong ends in one sentence and an exit code: 1 for what the user can mend, 2 for a
+command that was not understood, 70 for a bug, 130 after an interrupt.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from slrt_dask import __version__
+from slrt_dask.cli.data_commands import ingest, split
+from slrt_dask.cli.demo_command import demo
+from slrt_dask.cli.fit_commands import fit, plan
+from slrt_dask.cli.options import DEBUG, common_options
+from slrt_dask.cli.result_commands import evaluate, export, predict
+from slrt_dask.errors import SlrtError
+
+EXIT_ERROR = 1
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+
+class Application(click.Group):
+    """A group that tells of every error in a sentence."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they are used, not that of the alphabet."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            code, sentence = EXIT_INTERRUPTED, "interrupted."
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise
+            code, sentence = _told(error)
+        if ctx.meta.get(DEBUG):
+            traceback.print_exc(file=sys.stderr)
+        click.echo(f"error: {sentence}", err=True)
+        return ctx.exit(code)
+
+
+@click.group(
+    cls=Application,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
+)
+@click.version_option(__version__, prog_name="slrt-dask")
+@common_options
+def main() -> None:
+    """Complete a mostly-missing tensor from the entries that were observed, with a certificate:
+    a proof of how close the answer is to the best possible one. Observations are kept in a store
+    on disk; a fit runs in this process, on worker processes, or on a dask cluster.
+
+    \b
+    The usual sequence:
+      slrt-dask demo                                     # see it work, in half a minute
+      slrt-dask ingest measured.tns cube                 # a file becomes a store
+      slrt-dask split cube --test 0.1                    # cube-train and cube-test
+      slrt-dask plan cube-train --ranks 10,10,5          # what will it need?
+      slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --run first
+      slrt-dask evaluate first cube-test                 # errors on what was held out
+      slrt-dask predict first wanted.csv -o found.csv    # some entries
+      slrt-dask export first completed.zarr              # or all of them
+
+    Each command explains itself: slrt-dask COMMAND --help.
+    """
+
+
+for command in (demo, ingest, split, plan, fit, evaluate, predict, export):
+    main.add_command(command)
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """The exit code of an error and the sentence that tells of it."""
+    if isinstance(error, SlrtError):
+        return EXIT_ERROR, _one_line(error)
+    if isinstance(error, OSError):
+        return EXIT_ERROR, _one_line(_system_sentence(error))
+    if isinstance(error, MemoryError):
+        return EXIT_ERROR, "memory ran out; use more workers or smaller partitions."
+    kind = type(error).__name__
+    return EXIT_BUG, (
+        f"this is a bug in slrt-dask ({kind}: {_one_line(error)}). Run the command again with "
+        "--debug and report the traceback."
+    )
+
+
+def _system_sentence(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error)
+    place = "" if error.filename is None else f": {error.filename}"
+    remedy = "; free some space and try again" if error.errno == errno.ENOSPC else ""
+    return f"{error.strerror.lower()}{place}{remedy}."
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

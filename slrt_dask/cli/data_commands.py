@@ -1,0 +1,115 @@
+"""Commands about observations: make a store of a file, and hold some of a store out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from slrt_dask.cli.options import WHOLE_NUMBERS, common_options
+from slrt_dask.cli.progress import stage_line
+
+if TYPE_CHECKING:
+    from slrt_dask.data.duplicates import DuplicateRule
+    from slrt_dask.data.store import ObservationStore
+
+
+@click.command()
+@click.argument("source")
+@click.argument("store")
+@click.option(
+    "--shape", type=WHOLE_NUMBERS, metavar="N,N,…", help="Lengths, if the file does not say."
+)
+@click.option("--key", help="Which array of an .npz or zarr group.")
+@click.option("--delimiter", help="What separates the columns of a .csv; a comma if left out.")
+@click.option(
+    "--duplicates",
+    type=click.Choice(["error", "mean", "sum", "last"]),
+    default="error",
+    show_default=True,
+    help="What to do with an entry that comes twice.",
+)
+@click.option(
+    "--partition-entries",
+    type=click.IntRange(min=1),
+    help="Observations per partition, at most (unless one slice has more).",
+)
+@click.option("--slab-mode", type=int, help="The mode along which to cut; the longest if left out.")
+@click.option("--dtype", type=click.Choice(["float64", "float32"]), help="Type of stored values.")
+@common_options
+def ingest(
+    source: str,
+    store: str,
+    shape: tuple[int, ...] | None,
+    key: str | None,
+    delimiter: str | None,
+    duplicates: DuplicateRule,
+    partition_entries: int | None,
+    slab_mode: int | None,
+    dtype: str | None,
+) -> None:
+    """Make a STORE of the observations in the file SOURCE.
+
+    Files with coordinates: .tns (indices from 1, then the value), .csv (indices from 0, then the
+    value), both also .gz; .parquet; .npz (arrays indices and values, or a saved sparse.COO). Dense
+    files, where NaN or a mask says what is missing: .npy, .npz, and zarr directories. A file may
+    be larger than memory.
+
+    \b
+    Example:
+      slrt-dask ingest measured.tns cube --shape 145,145,200
+    """
+    from slrt_dask.data.files import from_file
+    from slrt_dask.data.ingest import PARTITION_ENTRIES
+
+    with stage_line() as progress:
+        made = from_file(
+            store,
+            source,
+            shape=shape,
+            key=key,
+            delimiter=delimiter,
+            duplicates=duplicates,
+            partition_entries=partition_entries or PARTITION_ENTRIES,
+            slab_mode=slab_mode,
+            dtype=dtype,
+            progress=progress,
+        )
+    click.echo(summary(made))
+
+
+@click.command()
+@click.argument("store")
+@click.option(
+    "--test", type=float, default=0.1, show_default=True, help="Share of observations to hold out."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Another seed, another split.")
+@click.option("--train-path", help="Where the larger part goes; STORE-train if left out.")
+@click.option("--test-path", help="Where the rest goes; STORE-test if left out.")
+@common_options
+def split(
+    store: str, test: float, seed: int, train_path: str | None, test_path: str | None
+) -> None:
+    """Split a STORE in two new ones: one to fit, one held out to judge the fit by.
+
+    \b
+    Example:
+      slrt-dask split cube --test 0.1 --seed 0
+    """
+    from slrt_dask.data.store import open_store
+
+    for part in open_store(store).split(test, seed, train_path, test_path):
+        click.echo(summary(part))
+
+
+def summary(store: ObservationStore) -> str:
+    """One line about a store."""
+    cells = 1.0
+    for length in store.shape:
+        cells *= length
+    parts = len(store.partitions)
+    return (
+        f"{store.path}: {' × '.join(map(str, store.shape))}, {store.nnz:,} observed "
+        f"({100 * store.nnz / cells:.3g} %), {parts} partition{'s' * (parts != 1)}, "
+        f"mean {store.mean:.6g}"
+    )

@@ -1,0 +1,229 @@
+"""Commands that fit: what a fit would need, and the fit itself."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slrt_dask.cli.computing import Computing, computing_options
+from slrt_dask.cli.fit_settings import FitRequest, check_ranks, requested
+from slrt_dask.cli.options import NUMBERS, WHOLE_NUMBERS, common_options, is_verbose
+
+if TYPE_CHECKING:
+    from slrt_dask.completion import Completion
+    from slrt_dask.optim.records import Observer
+
+EXIT_DOES_NOT_FIT = 1
+EXIT_INTERRUPTED = 130
+PRECISION = click.Choice(["float64", "float32"])
+
+
+@click.command()
+@click.argument("store")
+@click.option(
+    "--ranks", type=WHOLE_NUMBERS, required=True, metavar="R,R,…", help="One rank per mode."
+)
+@click.option(
+    "--precision",
+    type=PRECISION,
+    default="float64",
+    show_default=True,
+    help="Of the solver's vectors.",
+)
+@computing_options
+@common_options
+def plan(store: str, ranks: tuple[int, ...], precision: str, computing: Computing) -> None:
+    """Say what a fit of STORE would need, and whether that fits; nothing is computed.
+
+    The exit code is 1 if it does not fit.
+
+    \b
+    Example:
+      slrt-dask plan cube --ranks 10,10,5 --workers 4 --memory-limit 2GB
+    """
+    from slrt_dask.config import FitSettings
+    from slrt_dask.data.store import open_store
+    from slrt_dask.errors import MemoryBudgetExceeded
+    from slrt_dask.fit import plan_of
+
+    opened = open_store(store)
+    check_ranks(opened, ranks)
+    settings = FitSettings(ranks=ranks, C=1.0, precision=precision)
+    with computing.connected() as client:
+        found = plan_of(
+            opened,
+            settings,
+            client=client,
+            memory_limit=computing.memory_limit,
+            threads=computing.threads,
+        )
+    click.echo(str(found))
+    try:
+        found.check()
+    except MemoryBudgetExceeded as error:
+        click.echo(f"This does not fit: {error}.")
+        click.get_current_context().exit(EXIT_DOES_NOT_FIT)
+    click.echo("This fits.")
+
+
+def _fit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The flags of the settings; left out, the file decides, or else the default."""
+    for option in reversed(
+        (
+            click.option("--ranks", type=WHOLE_NUMBERS, metavar="R,R,…", help="One rank per mode."),
+            click.option("--C", "C", type=float, help="Weight of the misfit; larger fits closer."),
+            click.option(
+                "--lambdas",
+                type=NUMBERS,
+                metavar="L,L,…",
+                help="Weights of the modes; their lengths if left out. Only C·λ matters.",
+            ),
+            click.option(
+                "--method",
+                type=click.Choice(["auto", "rcg", "rtr"]),
+                help="Conjugate gradients or trust region; auto if left out.",
+            ),
+            click.option(
+                "--center/--no-center", default=None, help="Fit deviations from the observed mean."
+            ),
+            click.option(
+                "--gap-tolerance",
+                type=float,
+                help="Stop when certified this close to the optimum, relatively [1e-3].",
+            ),
+            click.option(
+                "--gradient-tolerance",
+                type=float,
+                help="Or when the gradient is this small relative to the cost [1e-6].",
+            ),
+            click.option("--max-iterations", type=int, help="Or after so many iterations [200]."),
+            click.option("--max-seconds", type=float, help="Or after so many seconds [no limit]."),
+            click.option("--precision", type=PRECISION, help="Of the solver's vectors [float64]."),
+            click.option("--seed", type=int, help="Of the starting point [0]."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("store", required=False)
+@_fit_options
+@click.option(
+    "--validation", metavar="STORE2", help="Held-out observations; their error is shown too."
+)
+@click.option("--run", metavar="DIR", help="A new directory for records and result.")
+@click.option("--config", metavar="TOML", help="Read settings from the table [fit] of this file.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@computing_options
+@common_options
+def fit(
+    config: str | None,
+    validation: str | None,
+    quiet: bool,
+    computing: Computing,
+    **flags: Any,
+) -> None:
+    """Complete the tensor observed in STORE, and keep the result in a run directory.
+
+    Settings come from flags, or from a file, whose keys are the flags' names (max_iterations),
+    with store and run; flags win over the file, and paths in the file are relative to it. Ctrl-C
+    ends the fit early, with its result and certificate written, and exit code 130.
+
+    \b
+    Examples:
+      slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --run first
+      slrt-dask fit --config fit.toml --max-iterations 50 --workers 4
+    \b
+    where fit.toml has:
+      [fit]
+      store = "cube-train"
+      run = "first"
+      ranks = [10, 10, 5]
+      C = 1000.0
+    """
+    request = requested(config, flags)
+    began = time.monotonic()
+    with computing.connected() as client:
+        done = _fitted(request, validation, client, computing, quiet)
+    click.echo(outcome(done, request, time.monotonic() - began))
+    if done.stop_reason.name == "INTERRUPTED":
+        click.get_current_context().exit(EXIT_INTERRUPTED)
+
+
+def _fitted(
+    request: FitRequest, validation: str | None, client: Any, computing: Computing, quiet: bool
+) -> Completion:
+    from slrt_dask.data.store import open_store
+    from slrt_dask.fit import complete
+    from slrt_dask.monitor import ProgressObserver
+
+    store = open_store(request.store)
+    check_ranks(store, request.settings.ranks)
+    held_out = None if validation is None else open_store(validation)
+    progress = ProgressObserver(request.settings.max_iterations)
+    # the log, when it is shown, has a line for every iteration already
+    observers: list[Observer[Any]] = [] if quiet or is_verbose() else [progress]
+    if observers and sys.stderr.isatty():
+        click.echo(f"loading {store.nnz:,} observations", err=True)
+    try:
+        with _interrupt_explained():
+            return complete(
+                store,
+                **request.settings.to_dict(),
+                validation=held_out,
+                run_directory=request.run,
+                client=client,
+                memory_limit=computing.memory_limit,
+                threads=computing.threads,
+                observers=observers,
+            )
+    finally:
+        progress.close()
+
+
+def outcome(done: Completion, request: FitRequest, seconds: float) -> str:
+    """What a fit came to, and what to do with it."""
+    sweeps = sum(record.sweeps for record in done.records)
+    errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
+    validated = [f"validation   RMSE {errors[-1]:.6g}"] if errors else []
+    run = shlex.quote(request.run)
+    return "\n".join(
+        [
+            f"certificate  {done.certificate}",
+            f"stop         {done.stop_reason.value}",
+            f"effort       {max(0, len(done.records) - 1)} iterations, {sweeps:,} sweeps, "
+            f"{seconds:.1f} s",
+            *validated,
+            f"completion   {done.path}",
+            f"next         slrt-dask evaluate {run} STORE, predict {run} INDICES -o OUT, "
+            f"or export {run} OUT.zarr",
+        ]
+    )
+
+
+@contextmanager
+def _interrupt_explained() -> Iterator[None]:
+    """Say on Ctrl-C that the result will still be written; the fit itself ends the loop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def explain(number: int, frame: FrameType | None) -> None:
+        sys.stderr.write("\ninterrupted: the result so far is being certified and written\n")
+        signal.default_int_handler(number, frame)
+
+    previous = signal.signal(signal.SIGINT, explain)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,75 @@
+"""The settings of a fit as the command line has them: a TOML file, and flags, which win."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slrt_dask.config import FitSettings, read_settings
+from slrt_dask.errors import InvalidConfig, InvalidInput
+
+if TYPE_CHECKING:
+    from slrt_dask.data.store import ObservationStore
+
+PATHS = ("store", "run")
+REQUIRED = {"store": "STORE", "ranks": "--ranks", "C": "--C", "run": "--run"}
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """A fit that was asked for: which store, where to keep the run, and the settings."""
+
+    store: str
+    run: str
+    settings: FitSettings
+
+
+def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
+    """Join a file's settings with the flags that were given (those that are not None)."""
+    values = {} if config is None else _from_file(config)
+    values.update({key: value for key, value in flags.items() if value is not None})
+    for key, flag in REQUIRED.items():
+        if key not in values:
+            raise click.UsageError(f"{flag} is missing; give it, or set fit.{key} in a --config.")
+    store, run = values.pop("store"), values.pop("run")
+    return FitRequest(store, run, _settings(values))
+
+
+def check_ranks(store: ObservationStore, ranks: tuple[int, ...]) -> None:
+    """Ranks that cannot be those of the store's tensor are refused before anything is made."""
+    fits = len(ranks) == store.order and all(
+        1 <= rank <= length for rank, length in zip(ranks, store.shape, strict=False)
+    )
+    if not fits:
+        raise InvalidInput(
+            f"ranks {ranks} do not fit shape {store.shape}; give one per mode, from 1 to its length"
+        )
+
+
+def _settings(values: dict[str, Any]) -> FitSettings:
+    for key in ("ranks", "lambdas"):
+        if not isinstance(values.get(key, ()), tuple):
+            raise InvalidConfig(f"{key} is {values[key]!r}; give a list with one number per mode")
+    try:
+        return FitSettings(**values)
+    except TypeError as error:
+        raise InvalidConfig(f"a setting has the wrong type: {error}") from error
+
+
+def _from_file(config: str) -> dict[str, Any]:
+    values = read_settings(config)
+    for key in PATHS:
+        if key in values:
+            values[key] = _beside(config, key, values[key])
+    return values
+
+
+def _beside(config: str, key: str, value: object) -> str:
+    """A path of the file, taken relative to where the file is; URLs as they are."""
+    if not isinstance(value, str):
+        raise InvalidConfig(f"{config} sets fit.{key} to {value!r}; give a path in quotes")
+    return value if "://" in value else os.fspath(Path(config).parent / value)

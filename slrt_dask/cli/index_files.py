@@ -1,0 +1,185 @@
+"""Files of indices to predict at, and files of predictions: read and written block by block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.errors import InvalidInput, StoreExists, UnsupportedFormat
+
+BLOCK_ENTRIES = 200_000
+"""Indices predicted together: few enough to travel to workers inside their tasks."""
+
+Indices = NDArray[np.int64]
+Block = tuple[Indices, NDArray[np.float64]]
+READABLE = (".csv", ".tns", ".npy", ".npz")
+WRITABLE = (".csv", ".npy", ".npz")
+
+
+def read_indices(path: str, order: int) -> Iterator[Indices]:
+    """Blocks (K, m) of the indices in a file, counting from 0.
+
+    A fourth column of a third-order tensor's text file, the value, is not looked at.
+    """
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix not in READABLE:
+        raise UnsupportedFormat(f"{path} is no file of indices; known are {', '.join(READABLE)}")
+    if not file.is_file():
+        raise InvalidInput(f"there is no file {path}; check its name")
+    if suffix in (".csv", ".tns"):
+        return _text_blocks(file, order, "," if suffix == ".csv" else None)
+    return _array_blocks(file, order)
+
+
+def write_predictions(
+    path: str, blocks: Iterator[Block], names: Sequence[str], *, overwrite: bool
+) -> int:
+    """Write predictions to a new file, which appears when it is whole; returns how many.
+
+    `.csv` has the indices and the value, `.npz` arrays indices (K, m) and values (m,), `.npy` the
+    values only.
+    """
+    target = Path(path)
+    writers = {".csv": _write_csv, ".npy": _write_npy, ".npz": _write_npz}
+    writer = writers.get(target.suffix.lower())
+    if writer is None:
+        raise UnsupportedFormat(f"{path} has an unknown ending; choose {', '.join(WRITABLE)}")
+    if target.exists() and not overwrite:
+        raise StoreExists(f"{path} already exists; choose another name, or give --overwrite")
+    unfinished = target.with_name(target.name + ".part")
+    try:
+        count = writer(unfinished, blocks, names)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
+
+
+def _text_blocks(file: Path, order: int, delimiter: str | None) -> Iterator[Indices]:
+    base = 0 if delimiter else 1
+    with file.open(encoding="utf-8-sig") as lines:
+        first = 1
+        while block := list(islice(lines, BLOCK_ENTRIES)):
+            rows = [(number, line) for number, line in enumerate(block, first) if _has_data(line)]
+            if first == 1 and delimiter and rows and not _is_numeric(rows[0][1], delimiter):
+                rows = rows[1:]
+            first += len(block)
+            if rows:
+                yield _parsed(file, rows, order, delimiter) - base
+
+
+def _parsed(file: Path, rows: list[tuple[int, str]], order: int, delimiter: str | None) -> Indices:
+    try:
+        table = np.loadtxt(
+            [line for _, line in rows],
+            dtype=np.int64,
+            delimiter=delimiter,
+            usecols=range(order),
+            ndmin=2,
+        )
+    except ValueError:
+        for number, line in rows:
+            if not _holds_index(line, order, delimiter):
+                raise InvalidInput(
+                    f"line {number} of {file} is {line.strip()!r}; {order} whole numbers were "
+                    "expected"
+                ) from None
+        raise
+    return table.T
+
+
+def _holds_index(line: str, order: int, delimiter: str | None) -> bool:
+    fields = line.split("#", 1)[0].split(delimiter)
+    try:
+        return len([int(field) for field in fields[:order]]) == order
+    except ValueError:
+        return False
+
+
+def _has_data(line: str) -> bool:
+    text = line.strip()
+    return bool(text) and not text.startswith("#")
+
+
+def _is_numeric(line: str, delimiter: str) -> bool:
+    try:
+        float(line.split(delimiter)[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _array_blocks(file: Path, order: int) -> Iterator[Indices]:
+    array = _loaded(file)
+    if array.ndim != 2 or order not in array.shape:
+        raise InvalidInput(
+            f"{file} holds an array of shape {array.shape}; give indices ({order}, m) or (m, "
+            f"{order})"
+        )
+    columns = array if array.shape[0] == order else array.T
+    if columns.dtype.kind not in "iu":
+        raise InvalidInput(f"{file} holds {columns.dtype}; indices must be whole numbers")
+    for start in range(0, columns.shape[1], BLOCK_ENTRIES):
+        yield np.asarray(columns[:, start : start + BLOCK_ENTRIES], dtype=np.int64)
+
+
+def _loaded(file: Path) -> NDArray[Any]:
+    try:
+        if file.suffix.lower() == ".npy":
+            mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+            return mapped
+        with np.load(file, allow_pickle=False) as archive:
+            names = archive.files
+            for name in ("indices", "coords", *(names if len(names) == 1 else ())):
+                if name in names:
+                    member: NDArray[Any] = archive[name]
+                    return member
+    except (ValueError, EOFError) as error:
+        raise InvalidInput(f"{file} cannot be read as arrays ({error})") from error
+    raise InvalidInput(f"{file} holds {', '.join(names)}; name the array of indices 'indices'")
+
+
+def _write_csv(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> int:
+    count = 0
+    with target.open("w", encoding="utf-8") as file:
+        file.write(",".join([*names, "value"]) + "\n")
+        for indices, values in blocks:
+            columns = [*indices.tolist(), [repr(value) for value in values.tolist()]]
+            file.writelines(",".join(map(str, row)) + "\n" for row in zip(*columns, strict=True))
+            count += len(values)
+    return count
+
+
+def _write_npy(target: Path, blocks: Iterator[Block], _: Sequence[str]) -> int:
+    """The header has room for any length, so it is written again once the length is known."""
+    count = 0
+    with target.open("wb") as file:
+        _npy_header(file, count)
+        for _indices, values in blocks:
+            file.write(values.astype("<f8").tobytes())
+            count += len(values)
+        file.seek(0)
+        _npy_header(file, count)
+    return count
+
+
+def _npy_header(file: Any, count: int) -> None:
+    about = {"descr": "<f8", "fortran_order": False, "shape": (count,)}
+    np.lib.format.write_array_header_1_0(file, about)
+
+
+def _write_npz(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> int:
+    """Two arrays of one archive cannot grow side by side, so this one is put together in memory."""
+    found = list(blocks)
+    indices = np.concatenate([np.empty((len(names), 0), np.int64), *(i for i, _ in found)], axis=1)
+    values = np.concatenate([np.empty(0), *(v for _, v in found)])
+    with target.open("wb") as file:
+        np.savez(file, indices=indices, values=values)
+    return len(values)

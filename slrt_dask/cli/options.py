@@ -1,0 +1,103 @@
+"""Options that several commands share, and the kinds of value they take."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+DEBUG = "slrt_dask.debug"
+VERBOSE = "slrt_dask.verbose"
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class NumberList(click.ParamType[tuple[Any, ...]]):
+    """Numbers separated by commas, such as 10,10,5."""
+
+    def __init__(self, number: type[int] | type[float]) -> None:
+        self.number = number
+        self.name = "whole numbers" if number is int else "numbers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self.number(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of {self.name} with commas, such as 10,10,5")
+
+
+WHOLE_NUMBERS = NumberList(int)
+NUMBERS = NumberList(float)
+
+
+class Bytes(click.ParamType[str]):
+    """A number of bytes, perhaps with a unit; checked here, parsed where it is used."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from dask.utils import parse_bytes
+
+        try:
+            count = parse_bytes(value)
+        except ValueError:
+            count = 0
+        if count <= 0:
+            self.fail(f"{value!r} is not an amount of memory, such as 4GB or 800MiB")
+        return str(value)
+
+
+def common_options(function: Decorated) -> Decorated:
+    """--debug and --verbose, which may stand before or after the command."""
+    for option in (
+        click.option(
+            "-v",
+            "--verbose",
+            is_flag=True,
+            expose_value=False,
+            callback=_be_verbose,
+            help="Show the log.",
+        ),
+        click.option(
+            "--debug",
+            is_flag=True,
+            expose_value=False,
+            callback=_debug,
+            help="Show the traceback of an error.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def is_verbose() -> bool:
+    return bool(click.get_current_context().meta.get(VERBOSE))
+
+
+def _debug(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        context.meta[DEBUG] = True
+
+
+def _be_verbose(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.meta.get(VERBOSE):
+        return
+    context.meta[VERBOSE] = True
+    logger = logging.getLogger("slrt_dask")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    previous = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+    def undo() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(previous)
+
+    context.find_root().call_on_close(undo)

@@ -1,0 +1,128 @@
+"""Commands that use a completion: its errors, some of its entries, all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slrt_dask.cli.computing import Computing, computing_options
+from slrt_dask.cli.options import WHOLE_NUMBERS, common_options
+from slrt_dask.cli.progress import task_bar
+
+if TYPE_CHECKING:
+    from slrt_dask.cli.index_files import Block
+    from slrt_dask.completion import Completion
+
+
+@click.command()
+@click.argument("run")
+@click.argument("store")
+@click.option("--peak", type=float, help="Largest possible value, for PSNR; the largest observed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@computing_options
+@common_options
+def evaluate(run: str, store: str, peak: float | None, as_json: bool, computing: Computing) -> None:
+    """Compare the predictions of RUN with the observations in STORE, such as held-out ones.
+
+    RUN is a run directory, or the path of a completion.
+
+    \b
+    Example:
+      slrt-dask evaluate first cube-test
+    """
+    from slrt_dask.data.store import open_store
+    from slrt_dask.evaluate import evaluate as scores_of
+
+    completion, observed = _opened(run), open_store(store)
+    with computing.connected():
+        scores = scores_of(completion, observed, peak=peak)
+    if as_json:
+        click.echo(json.dumps(asdict(scores)))
+        return
+    for name, text in (
+        ("RMSE", f"{scores.rmse:.6g}"),
+        ("MAE", f"{scores.mae:.6g}"),
+        ("relative error", f"{scores.relative_error:.6g}"),
+        ("PSNR", f"{scores.psnr:.4g} dB"),
+        ("count", f"{scores.count:,}"),
+    ):
+        click.echo(f"{name:<16}{text:>12}")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("indices")
+@click.option("-o", "--output", required=True, metavar="OUT", help="A new .csv, .npy or .npz.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+@computing_options
+@common_options
+def predict(run: str, indices: str, output: str, overwrite: bool, computing: Computing) -> None:
+    """Predict entries: those at the INDICES in a file, one line or column each.
+
+    INDICES is a .csv (from 0, with or without a header), a .tns (from 1), or a .npy or .npz with
+    an array of shape (modes, entries) or (entries, modes). A value after the indices of a line is
+    not looked at. OUT gets the indices, from 0, and the values; a .npy the values only.
+
+    \b
+    Example:
+      slrt-dask predict first wanted.csv -o found.csv
+    """
+    from slrt_dask.cli.index_files import read_indices, write_predictions
+
+    completion = _opened(run)
+    order = len(completion.shape)
+
+    def predicted() -> Iterator[Block]:
+        for places in read_indices(indices, order):
+            yield places, completion.predict(places)
+
+    names = completion.header.names or tuple(f"index_{mode}" for mode in range(order))
+    with computing.connected():
+        count = write_predictions(output, predicted(), names, overwrite=overwrite)
+    click.echo(f"{output}: {count:,} predictions")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("output", metavar="OUT.zarr")
+@click.option(
+    "--chunks", type=WHOLE_NUMBERS, metavar="N,N,…", help="Lengths of a chunk; 32 MiB if left out."
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@computing_options
+@common_options
+def export(
+    run: str, output: str, chunks: tuple[int, ...] | None, quiet: bool, computing: Computing
+) -> None:
+    """Write the whole completed tensor of RUN to a new zarr array, chunk by chunk.
+
+    \b
+    Example:
+      slrt-dask export first completed.zarr --chunks 64,64,50
+    """
+    from slrt_dask.data import location
+
+    completion = _opened(run)
+    place = location.normal_path(output)
+    location.refuse_existing(place)
+    try:
+        with computing.connected() as client, task_bar(quiet or client is not None):
+            array = completion.to_zarr(place, chunks=chunks)
+    except BaseException:
+        location.remove(place)
+        raise
+    lengths, pieces = " × ".join(map(str, array.shape)), " × ".join(map(str, array.chunks))
+    click.echo(f"{place}: {lengths}, {array.dtype}, in chunks of {pieces}")
+
+
+def _opened(run: str) -> Completion:
+    """The completion of a run directory, or the one at the path itself."""
+    from slrt_dask.completion import load_completion
+
+    inside = Path(run) / "completion"
+    return load_completion(inside if inside.exists() else run)

@@ -1,0 +1,166 @@
+"""Pictures of a completion and of how a fit went. Figures belong to the caller: no global state.
+
+matplotlib is optional and imported only here, inside functions; no display is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slrt_dask.data.libraries import load
+from slrt_dask.errors import InvalidInput
+from slrt_dask.optim.records import IterationRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+VALUE_COLOURS = "viridis"
+ERROR_COLOURS = "PuOr"
+MISSING_COLOUR = "0.88"
+# Of the Okabe–Ito palette, which all common kinds of colour blindness can tell apart.
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+
+
+def completion_figure(
+    truth: ArrayLike | None,
+    observed: ArrayLike,
+    completed: ArrayLike,
+    *,
+    title: str | None = None,
+    error_limit: float | None = None,
+) -> Figure:
+    """Panels of one slice: truth, observed (NaN is missing), completed, error.
+
+    Without a truth there are three, and the error is the misfit at the observed entries. The
+    panels share one scale of colours, the error has its own, from −error_limit to error_limit.
+    """
+    seen, filled = _slice("observed", observed), _slice("completed", completed)
+    true = None if truth is None else _slice("truth", truth)
+    for name, array in (("observed", seen), ("truth", true)):
+        if array is not None and array.shape != filled.shape:
+            raise InvalidInput(f"{name} has shape {array.shape}, completed has {filled.shape}")
+    share = 100 * np.count_nonzero(np.isfinite(seen)) / seen.size
+    panels = [(f"observed ({share:.3g} %)", seen), ("completed", filled)]
+    reference = seen
+    if true is not None:
+        panels, reference = [("truth", true), *panels], true
+    error = filled - reference
+    figure = _figure(_size(len(panels) + 1, filled.shape))
+    axes = figure.subplots(1, len(panels) + 1, squeeze=False)[0]
+    known = np.concatenate([panel[np.isfinite(panel)] for _, panel in panels])
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    for axis, (name, panel) in zip(axes, panels, strict=False):
+        drawn = _image(axis, panel, name, VALUE_COLOURS, low, high)
+    figure.colorbar(drawn, ax=list(axes[:-1]), pad=0.01, aspect=25)
+    limit = _largest(error) if error_limit is None else error_limit
+    root_mean_square = float(np.sqrt(np.nanmean(error**2))) if np.isfinite(error).any() else 0.0
+    name = f"{'error' if true is not None else 'misfit'} (RMSE {root_mean_square:.3g})"
+    drawn = _image(axes[-1], error, name, ERROR_COLOURS, -limit, limit)
+    figure.colorbar(drawn, ax=axes[-1], pad=0.03, aspect=25)
+    if title is not None:
+        figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def convergence_figure(records: Sequence[IterationRecord], *, title: str | None = None) -> Figure:
+    """Cost, gradient norm, certified gap and, where measured, validation error by iteration.
+
+    The cost falls fast and then hardly at all, so its distance to the lowest value is drawn.
+    """
+    curves: list[tuple[str, str, bool, list[float | None]]] = [
+        ("cost above its lowest", BLUE, True, _above_lowest([row.cost for row in records])),
+        ("gradient norm", ORANGE, True, [row.gradient_norm for row in records]),
+        ("certified relative gap", GREEN, True, [row.relative_gap for row in records]),
+        ("validation RMSE", PURPLE, False, [row.validation_rmse for row in records]),
+    ]
+    curves = [curve for curve in curves if any(value is not None for value in curve[3])]
+    if not curves:
+        raise InvalidInput("there are no records to draw; give those of a fit")
+    iterations = [row.iteration for row in records]
+    figure = _figure((3.3 * len(curves), 2.9))
+    axes = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axis, (name, colour, logarithmic, values) in zip(axes, curves, strict=True):
+        _curve(axis, iterations, values, name, colour, logarithmic)
+    if title is not None:
+        figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure to a file whose ending says the format, such as .png or .pdf."""
+    figure.savefig(path, dpi=150, facecolor="white")
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    figure: Figure = load("matplotlib.figure", extra="plot").Figure(
+        figsize=size, layout="constrained"
+    )
+    return figure
+
+
+def _slice(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    array = np.ma.filled(np.ma.asarray(values, dtype=np.float64), np.nan)
+    if array.ndim != 2 or array.size == 0:
+        raise InvalidInput(f"{name} has shape {array.shape}; give a slice with two dimensions")
+    return np.asarray(array)
+
+
+def _size(panels: int, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Panels 2.7 inches wide, as high as the slice's proportions ask for, within reason."""
+    height = 2.7 * min(2.0, max(0.4, shape[0] / shape[1]))
+    return 2.7 * panels + 0.9, height + 0.6
+
+
+def _above_lowest(costs: list[float]) -> list[float | None]:
+    lowest = min(costs, default=0.0)
+    return [cost - lowest if cost > lowest else None for cost in costs]
+
+
+def _largest(error: NDArray[np.float64]) -> float:
+    """A limit that a few outliers do not decide."""
+    known = np.abs(error[np.isfinite(error)])
+    return float(np.quantile(known, 0.995)) or 1.0 if known.size else 1.0
+
+
+def _image(
+    axis: Axes, panel: NDArray[np.float64], name: str, colours: str, low: float, high: float
+) -> Any:
+    axis.set_facecolor(MISSING_COLOUR)
+    axis.set_title(name, fontsize=10)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    return axis.imshow(
+        np.ma.masked_invalid(panel),
+        cmap=colours,
+        vmin=low,
+        vmax=high,
+        interpolation="nearest",
+        aspect="equal",
+    )
+
+
+def _curve(
+    axis: Axes,
+    iterations: list[int],
+    values: list[float | None],
+    name: str,
+    colour: str,
+    logarithmic: bool,
+) -> None:
+    pairs = [(i, v) for i, v in zip(iterations, values, strict=True) if v is not None]
+    marker = "o" if 2 * len(pairs) < len(iterations) or len(pairs) < 3 else ""
+    axis.plot(*zip(*pairs, strict=True), color=colour, marker=marker, markersize=4, clip_on=False)
+    if logarithmic and all(value > 0.0 for _, value in pairs):
+        axis.set_yscale("log")
+    axis.set_title(name, fontsize=10)
+    axis.set_xlabel("iteration", fontsize=9)
+    axis.set_xlim(min(iterations), max(max(iterations), min(iterations) + 1))
+    axis.tick_params(labelsize=8)
+    axis.grid(visible=True, color="0.9", linewidth=0.8)
+    axis.spines[["top", "right"]].set_visible(False)
