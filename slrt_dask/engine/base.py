@@ -41,8 +41,11 @@ class Engine(ABC):
 
     def take_released(self) -> tuple[str, ...]:
         """Names whose handles are gone since the last call; their vectors can be dropped."""
-        names, self._released[:] = tuple(self._released), []
-        return names
+        # Handles may go away in any thread meanwhile: take one by one, lose none.
+        names = []
+        while self._released:
+            names.append(self._released.pop())
+        return tuple(names)
 
     def number_fibres(self) -> None:
         """Number the loaded blocks' fibres; must be run once before any other program."""

@@ -8,6 +8,7 @@ worker that made them; each worker keeps its share in a plugin, where tasks find
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable
 from functools import reduce
@@ -89,11 +90,17 @@ def _ending(message: Any) -> Finished | None:
     return message if isinstance(message, Finished) else None
 
 
-def _run_whole(name: str, discard: tuple[str, ...], program: Program) -> Any:
+def _run_whole(name: str, run_number: int, discard: tuple[str, ...], program: Program) -> Any:
     """A problem that one worker holds needs no rounds between tasks: it is one task."""
     share = _held_share(name)
     share.discard(discard)
-    return run_rounds(program, share.contribute)
+    rounds = itertools.count()
+
+    def contribute(program: Program, message: Any) -> Any:
+        # By number, so that a run which the driver gave up ends when the next one begins.
+        return share.contribute_at((run_number, next(rounds)), program, message)
+
+    return run_rounds(program, contribute)
 
 
 def _on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -162,7 +169,13 @@ class ClusterEngine(Engine):
         discard = self.take_released()
         if len(self._workers) == 1:
             task = self._submit(
-                program.label, self._workers[0], _run_whole, self._name, discard, program
+                program.label,
+                self._workers[0],
+                _run_whole,
+                self._name,
+                self._run_number,
+                discard,
+                program,
             )
             return task.result()
         shared = self._client.scatter(program, hash=False)
