@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from slrt_dask.dual.operator import (
     add_local,
     crossing_sums,
 )
-from slrt_dask.engine.block import Block, Vector
+from slrt_dask.engine.block import VALUES, Block, Vector
 from slrt_dask.engine.program import Finished, Program
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
@@ -55,7 +54,7 @@ class InnerOutcome:
 class Round:
     """What the blocks are to do next.
 
-    phase : begin | residual | iterate | finish | resume
+    phase : begin | residual | iterate | finish | resume | measure
     sums : complete fibre sums of the slab mode for the vector swept last
     """
 
@@ -66,6 +65,10 @@ class Round:
     iteration: int = 0
     sweeps: int = 0
     squared_residual: float = math.inf
+
+
+Sums = tuple[Matrix, NDArray[np.float64]]
+"""Fibre sums of the slab mode, and scalars: rr, rw after a sweep; rr, bx, rx, xx after none."""
 
 
 @dataclass(frozen=True)
@@ -97,71 +100,92 @@ class ConjugateGradient(Program):
 
     # ---- on a block -------------------------------------------------------------------------
 
-    def step(self, block: Block, message: Round) -> tuple[Matrix, NDArray[np.float64]]:
+    def step(self, block: Block, message: Round, total: Sums | None) -> Sums:
         if message.phase == "begin":
-            return self._begin(block)
-        r, w = block.scratch("r"), block.scratch("w")
-        if message.phase != "resume":
-            assert message.sums is not None
-            add_crossing(block, self.factors, self.weights, message.sums, w)
-        if message.phase == "residual":
-            np.subtract(self._right_hand_side(block), w, out=r)
-        elif message.phase != "resume":
-            vectors.conjugate_step(
-                block.vector(self.solution), r, block.scratch("p"), block.scratch("s"), w,
-                message.alpha, message.beta,
-            )  # fmt: skip
-        sweeping = message.phase != "finish" and self.max_iterations > 0
-        return self._sweep(block) if sweeping else (NO_SUMS, self._scalars(block, 0.0))
+            return self._begin(block, total)
+        if message.phase in ("resume", "measure"):
+            r = block.vector("r")
+        else:
+            r = self._advance_vectors(block, message)
+        if message.phase in ("finish", "measure") or self.max_iterations == 0:
+            return self._measure(block, r, total)
+        return self._sweep(block, r, total)
 
-    def _begin(self, block: Block) -> tuple[Matrix, NDArray[np.float64]]:
-        b, r, w = self._right_hand_side(block), block.scratch("r"), block.scratch("w")
+    def _begin(self, block: Block, total: Sums | None) -> Sums:
         for name in ("p", "s"):
-            block.scratch(name)[:] = 0.0
+            block.fresh(name)[:] = 0.0
+        x = block.fresh(self.solution)
         if self.start is None:
-            block.keep(self.solution, np.zeros_like(block.values))
-            r[:] = b
-            return self._sweep(block)
-        x = block.vector(self.start).copy()
-        block.keep(self.solution, x)
+            x[:] = 0.0
+            r = block.fresh("r")
+            r[:] = self._right_hand_side(block)
+            return self._sweep(block, r, total)
+        x[:] = block.vector(self.start)
+        w = block.fresh("w")
         np.multiply(x, self.shift, out=w)
         add_local(block, self.factors, self.factors, self.weights, x, w)
-        return crossing_sums(block, self.factors, x), np.zeros(5)
+        sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
+        return sums, np.zeros(4)
 
-    def _sweep(self, block: Block) -> tuple[Matrix, NDArray[np.float64]]:
+    def _advance_vectors(self, block: Block, message: Round) -> Vector:
+        """Complete w with the slab mode's sums; then the residual, or the next iterate."""
+        w = block.changing("w")
+        assert message.sums is not None
+        add_crossing(block, self.factors, self.weights, message.sums, w)
+        if message.phase == "residual":
+            r = block.fresh("r")
+            np.subtract(self._right_hand_side(block), w, out=r)
+            return r
+        r = block.changing("r")
+        vectors.conjugate_step(
+            block.changing(self.solution), r, block.changing("p"), block.changing("s"), w,
+            message.alpha, message.beta,
+        )  # fmt: skip
+        return r
+
+    def _sweep(self, block: Block, r: Vector, total: Sums | None) -> Sums:
         """The local modes' part of w = A r; the slab mode's part has to be summed first."""
-        r, w = block.scratch("r"), block.scratch("w")
+        w = block.fresh("w")
         np.multiply(r, self.shift, out=w)
         add_local(block, self.factors, self.factors, self.weights, r, w)
-        return crossing_sums(block, self.factors, r), self._scalars(block, vectors.dot(r, w))
+        sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
+        scalars = np.array([vectors.dot(r, r), vectors.dot(r, w), 0.0, 0.0])
+        return sums, scalars if total is None else total[1] + scalars
 
-    def _scalars(self, block: Block, rw: float) -> NDArray[np.float64]:
-        products = vectors.solution_products(
-            block.vector(self.solution), block.scratch("r"), self._right_hand_side(block)
+    def _measure(self, block: Block, r: Vector, total: Sums | None) -> Sums:
+        """The products that tell how the solve ended."""
+        bx, rx, xx, rr = vectors.solution_products(
+            block.vector(self.solution), r, self._right_hand_side(block)
         )
-        return np.array([*products, rw])
+        scalars = np.array([rr, bx, rx, xx])
+        return NO_SUMS, scalars if total is None else total[1] + scalars
 
     def _right_hand_side(self, block: Block) -> Vector:
-        if self.right_hand_side is None:
-            return block.values
-        return block.vector(self.right_hand_side)
+        return block.vector(self.right_hand_side or VALUES)
 
     # ---- between rounds ---------------------------------------------------------------------
 
-    def advance(self, message: Round, total: Any) -> Round | Finished:
+    def advance(self, message: Round, total: Sums) -> Round | Finished:
         sums, scalars = total
         if message.phase == "begin" and self.start is not None:
             return Round("residual", sums, sweeps=1)
-        rr, rw = float(scalars[3]), float(scalars[4])
+        rr = float(scalars[0])
         if not math.isfinite(rr):
             raise NumericalBreakdown(
                 "the inner solve met a value that is not a number; look for huge values in the "
                 "data, or a C so large that its products overflow"
             )
-        if self._is_over(message, rr):
-            return Finished(self._outcome(message, scalars))
-        if message.phase == "finish":
+        small = rr <= self.tolerance**2
+        if message.phase in ("finish", "measure") or self.max_iterations == 0:
+            if small or message.phase == "measure" or message.iteration >= self.max_iterations:
+                return Finished(self._outcome(message, scalars))
             return replace(message, phase="resume", sums=None)
+        swept = replace(message, sweeps=message.sweeps + 1)
+        if rr == 0.0 or (small and message.iteration == 0):
+            return replace(swept, phase="measure", sums=None)
+        return self._next_iteration(swept, sums, rr, float(scalars[1]))
+
+    def _next_iteration(self, message: Round, sums: Matrix, rr: float, rw: float) -> Round:
         # ⟨r, Ar⟩ from the local modes' part and the norm of the slab mode's fibre sums.
         curvature = rw + self.weights[self.slab_mode] * float(np.vdot(sums, sums))
         beta = rr / message.squared_residual if message.iteration else 0.0
@@ -173,20 +197,11 @@ class ConjugateGradient(Program):
         last = rr * shrinking <= self.tolerance**2 or message.iteration + 1 >= self.max_iterations
         return Round(
             "finish" if last else "iterate", sums, rr / denominator, beta,
-            message.iteration + 1, message.sweeps + 1, rr,
+            message.iteration + 1, message.sweeps, rr,
         )  # fmt: skip
 
-    def _is_over(self, message: Round, rr: float) -> bool:
-        if self.max_iterations == 0 or rr == 0.0:
-            return True
-        small = rr <= self.tolerance**2
-        if message.phase == "finish":
-            return small or message.iteration >= self.max_iterations
-        return small and message.iteration == 0
-
     def _outcome(self, message: Round, scalars: NDArray[np.float64]) -> InnerOutcome:
-        bx, rx, xx, rr = (float(value) for value in scalars[:4])
-        swept = message.phase != "finish" and self.max_iterations > 0
+        rr, bx, rx, xx = (float(value) for value in scalars)
         return InnerOutcome(
-            message.iteration, message.sweeps + swept, rr <= self.tolerance**2, bx, rx, xx, rr
+            message.iteration, message.sweeps, rr <= self.tolerance**2, bx, rx, xx, rr
         )

@@ -75,11 +75,14 @@ def add_local(
         )  # fmt: skip
 
 
-def crossing_sums(block: Block, factors: Factors, x: Vector) -> Matrix:
-    """This block's part of the slab mode's fibre sums, (fibres, width)."""
+def crossing_sums(
+    block: Block, factors: Factors, x: Vector, sums: Matrix | None = None
+) -> Matrix:
+    """The slab mode's fibre sums, (fibres, width), with this block's part added to them."""
     index, mode = block.index, block.index.slab_mode
     width = factors.width(mode)
-    sums = np.zeros((index.buffer_rows[mode], width))
+    if sums is None:
+        sums = np.zeros((index.buffer_rows[mode], width))
     sweeps.fibre_sums(
         index.rows[mode], index.fibres[mode], x, factors.padded[mode], lanes_for(width), sums
     )

@@ -156,16 +156,18 @@ class ValidationError(Program):
     def first(self) -> None:
         return None
 
-    def step(self, block: Block, message: Matrix | None) -> tuple[Any, ...]:
+    def step(self, block: Block, message: Matrix | None, total: Any) -> tuple[Any, ...]:
+        dual = block.vector(self.vector)
         if message is None:
-            return (crossing_sums(block, self.factors, block.vector(self.vector)),)
+            return (crossing_sums(block, self.factors, dual, total and total[0]),)
         queries, wanted = block.query_index, block.query_values
+        squares, count = total or (0.0, 0)
         if queries is None or wanted is None:
-            return (0.0, 0)
+            return squares, count
         found = sample_queries(
-            block.index, queries, block.vector(self.vector), self.factors, self.weights, message
+            block.index, queries, dual, self.factors, self.weights, message
         )
-        return (float(np.sum((found - wanted) ** 2)), len(wanted))
+        return squares + float(np.sum((found - wanted) ** 2)), count + len(wanted)
 
     def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
         if message is None:

@@ -20,7 +20,7 @@ from slrt_dask.dual.operator import (
     aligned,
     crossing_sums,
 )
-from slrt_dask.engine.block import Block, Vector
+from slrt_dask.engine.block import VALUES, Block, Vector
 from slrt_dask.engine.program import Finished, Program
 from slrt_dask.kernels import sweeps, vectors
 from slrt_dask.kernels.rows import lanes_for
@@ -64,22 +64,22 @@ class RowSums(_TwoRoundRowSums):
 
     crossing_parts = 1
 
-    def step(self, block: Block, message: Crossing | None) -> tuple[Matrix, ...]:
-        x = block.values if self.vector is None else block.vector(self.vector)
-        index = block.index
+    def step(
+        self, block: Block, message: Crossing | None, total: tuple[Matrix, ...] | None
+    ) -> tuple[Matrix, ...]:
+        x, index = block.vector(self.vector or VALUES), block.index
         if message is not None:
-            return (_slab_row_sums(block, self.factors, [(x, message.sums[0])]),)
-        totals = []
-        for mode in index.local_modes:
+            return _slab_row_sums(block, self.factors, [(x, message.sums[0])], total)
+        totals = _local_totals(self.factors, index.local_modes) if total is None else total[1:]
+        for mode, rows in zip(index.local_modes, totals, strict=True):
             matrix = self.factors.padded[mode]
             width = matrix.shape[1]
-            total = np.zeros_like(matrix)
             sweeps.row_sums_slices(
                 index.starts, index.rows[mode], index.fibres[mode], x, matrix,
-                lanes_for(width), block.buffer(mode, width), total,
+                lanes_for(width), block.buffer(mode, width), rows,
             )  # fmt: skip
-            totals.append(total)
-        return (crossing_sums(block, self.factors, x), *totals)
+        sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
+        return (sums, *totals)
 
 
 @dataclass(frozen=True)
@@ -94,26 +94,27 @@ class DerivativeRowSums(_TwoRoundRowSums):
 
     crossing_parts = 2
 
-    def step(self, block: Block, message: Crossing | None) -> tuple[Matrix, ...]:
+    def step(
+        self, block: Block, message: Crossing | None, total: tuple[Matrix, ...] | None
+    ) -> tuple[Matrix, ...]:
         x, x_dot = block.vector(self.vector), block.vector(self.vector_dot)
         index = block.index
         if message is not None:
             sums, sums_dot = message.sums
-            return (_slab_row_sums(block, self.factors, [(x, sums_dot), (x_dot, sums)]),)
-        totals = []
-        for mode in index.local_modes:
+            return _slab_row_sums(block, self.factors, [(x, sums_dot), (x_dot, sums)], total)
+        totals = _local_totals(self.factors, index.local_modes) if total is None else total[2:]
+        for mode, rows in zip(index.local_modes, totals, strict=True):
             matrix = self.factors.padded[mode]
             width = matrix.shape[1]
-            total = np.zeros_like(matrix)
             sweeps.derivative_row_sums_slices(
                 index.starts, index.rows[mode], index.fibres[mode], x, x_dot, matrix,
                 self.direction.padded[mode], lanes_for(width), block.buffer(mode, width),
-                block.buffer(mode, width, "derivative"), total,
+                block.buffer(mode, width, "derivative"), rows,
             )  # fmt: skip
-            totals.append(total)
-        sums_dot = crossing_sums(block, self.direction, x)
-        sums_dot += crossing_sums(block, self.factors, x_dot)
-        return (crossing_sums(block, self.factors, x), sums_dot, *totals)
+        sums, sums_dot = (None, None) if total is None else total[:2]
+        sums = crossing_sums(block, self.factors, x, sums)
+        sums_dot = crossing_sums(block, self.direction, x, sums_dot)
+        return (sums, crossing_sums(block, self.factors, x_dot, sums_dot), *totals)
 
 
 @dataclass(frozen=True)
@@ -131,18 +132,18 @@ class HessianRightHandSide(Program):
     def first(self) -> None:
         return None
 
-    def step(self, block: Block, message: Matrix | None) -> tuple[Any, ...]:
+    def step(self, block: Block, message: Matrix | None, total: Any) -> tuple[Any, ...]:
         gather = self.factors.beside(self.direction)
         scatter = self.direction.beside(self.factors)
         negative = tuple(-weight for weight in self.weights)
         if message is None:
-            z, out = block.vector(self.vector), np.zeros_like(block.values)
-            block.keep(self.target, out)
+            z, out = block.vector(self.vector), block.fresh(self.target)
+            out[:] = 0.0
             add_local(block, gather, scatter, negative, z, out)
-            return (crossing_sums(block, gather, z),)
-        out = block.vector(self.target)
+            return (crossing_sums(block, gather, z, None if total is None else total[0]),)
+        out = block.changing(self.target)
         add_crossing(block, scatter, negative, message, out)
-        return (vectors.dot(out, out),)
+        return (vectors.dot(out, out) + (0.0 if total is None else total[0]),)
 
     def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
         if message is None:
@@ -160,20 +161,29 @@ class NormOfObservations(Program):
     def first(self) -> None:
         return None
 
-    def step(self, block: Block, message: None) -> tuple[float]:
-        return (vectors.dot(block.values, block.values),)
+    def step(self, block: Block, message: None, total: tuple[float] | None) -> tuple[float]:
+        square = vectors.dot(block.values, block.values)
+        return (square if total is None else total[0] + square,)
 
     def advance(self, message: None, total: Any) -> Finished:
         return Finished(float(total[0]) ** 0.5)
 
 
-def _slab_row_sums(block: Block, factors: Factors, terms: list[tuple[Vector, Matrix]]) -> Matrix:
-    """Σ over terms of X_p Tᵀ on this block's slab, (n_p, width)."""
+def _slab_row_sums(
+    block: Block,
+    factors: Factors,
+    terms: list[tuple[Vector, Matrix]],
+    total: tuple[Matrix, ...] | None,
+) -> tuple[Matrix]:
+    """The total, (n_p, width), with Σ over terms of X_p Tᵀ on this block's slab added to it."""
     index, mode = block.index, block.index.slab_mode
-    total = np.zeros_like(factors.padded[mode])
+    rows = np.zeros_like(factors.padded[mode]) if total is None else total[0]
     for x, sums in terms:
         sweeps.row_sums(
-            index.rows[mode], index.fibres[mode], x, aligned(sums),
-            lanes_for(total.shape[1]), total,
-        )  # fmt: skip
-    return total
+            index.rows[mode], index.fibres[mode], x, aligned(sums), lanes_for(rows.shape[1]), rows
+        )
+    return (rows,)
+
+
+def _local_totals(factors: Factors, modes: tuple[int, ...]) -> tuple[Matrix, ...]:
+    return tuple(np.zeros_like(factors.padded[mode]) for mode in modes)

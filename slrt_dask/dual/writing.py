@@ -55,8 +55,10 @@ class WriteFibreSums(Program):
     def first(self) -> None:
         return None
 
-    def step(self, block: Block, message: None) -> tuple[Matrix, NDArray[np.int64] | None]:
-        sums = crossing_sums(block, self.factors, block.vector(self.vector))
+    def step(
+        self, block: Block, message: None, total: Any
+    ) -> tuple[Matrix, NDArray[np.int64] | None]:
+        sums = crossing_sums(block, self.factors, block.vector(self.vector), total and total[0])
         return sums, block.numbering.known
 
     def combine(self, left: Any, right: Any) -> Any:

@@ -1,21 +1,92 @@
-"""One block of observations with the vectors that belong to it, as a worker holds it.
+"""One block of observations with its named vectors, as a step of a program sees it.
 
-A block is a run of whole slices of one partition, the unit of work of one thread. Vectors are kept
-by name; a step that asks for a name that is not there learns that the state was lost.
+A block is a run of whole slices of one partition. A step asks for vectors by name and says what it
+will do with them: read, change, or write anew. Where they are between steps, in memory or in files,
+is the business of the `Vectors` behind it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.errors import StateLost
-from slrt_dask.kernels.blocks import BlockIndex, FibreNumbering, IndexColumns, QueryIndex
+from slrt_dask.kernels.blocks import (
+    BlockIndex,
+    FibreNumbering,
+    IndexColumns,
+    QueryIndex,
+    build_queries,
+)
 
 Vector = NDArray[np.floating[Any]]
+VALUES = "values"
+"""The name of the observed values, less the offset of the fit."""
+
+
+class Vectors(Protocol):
+    """Named vectors, all of one length and precision."""
+
+    def read(self, name: str) -> Vector:
+        """A vector that an earlier step left; StateLost if there is none."""
+
+    def change(self, name: str) -> Vector:
+        """The same, to be changed in place."""
+
+    def fresh(self, name: str) -> Vector:
+        """Room for a vector whose every entry will be written; its content is undefined."""
+
+
+class MemoryVectors:
+    """Vectors that stay in memory."""
+
+    def __init__(self, values: Vector) -> None:
+        self._held: dict[str, Vector] = {VALUES: values}
+
+    def read(self, name: str) -> Vector:
+        try:
+            return self._held[name]
+        except KeyError:
+            raise StateLost(f"the vector {name!r} is not held here any more") from None
+
+    change = read
+
+    def fresh(self, name: str) -> Vector:
+        if name not in self._held:
+            self._held[name] = np.zeros_like(self._held[VALUES])
+        return self._held[name]
+
+    def drop(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self._held.pop(name, None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(vector.nbytes for vector in self._held.values())
+
+
+@dataclass
+class Buffers:
+    """Room for the fibre sums of one slice of each mode; used again from block to block."""
+
+    _held: dict[tuple[int, str], NDArray[np.float64]] = field(default_factory=dict)
+
+    def room(self, mode: int, name: str, rows: int, width: int) -> NDArray[np.float64]:
+        held = self._held.get((mode, name))
+        if held is None or held.size < rows * width:
+            held = self._held[mode, name] = np.zeros(rows * width)
+        return held[: rows * width].reshape(rows, width)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(room.nbytes for room in self._held.values())
 
 
 @dataclass
@@ -23,84 +94,57 @@ class Block:
     """Observations of some whole slices, their numbering, and named vectors of their length.
 
     columns : K index arrays, sorted by the slab mode
-    values : the observed values, less the offset of the fit, in the working precision
     partition, position : which partition of the store, and where in it the block begins
     queries, query_values : places held out for validation that lie in these slices, if any
     """
 
     columns: IndexColumns
-    values: Vector
+    vectors: Vectors
     partition: int
     position: int
+    buffers: Buffers = field(default_factory=Buffers)
     queries: IndexColumns | None = None
     query_values: Vector | None = None
-    _index: BlockIndex | None = None
-    _numbering: FibreNumbering | None = None
+    numbered: tuple[BlockIndex, FibreNumbering] | None = None
     _query_index: QueryIndex | None = None
-    _vectors: dict[str, Vector] = field(default_factory=dict)
-    _scratch: dict[str, Vector] = field(default_factory=dict)
-    _buffers: dict[tuple[int, str], NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def entries(self) -> int:
-        return len(self.values)
+        return len(self.columns[0])
 
     @property
     def index(self) -> BlockIndex:
-        if self._index is None:
-            raise StateLost("this block was loaded but not numbered; the fit has to be restarted")
-        return self._index
+        return self._numbered()[0]
 
     @property
     def numbering(self) -> FibreNumbering:
-        if self._numbering is None:
-            raise StateLost("this block was loaded but not numbered; the fit has to be restarted")
-        return self._numbering
+        return self._numbered()[1]
 
     @property
     def query_index(self) -> QueryIndex | None:
+        """The held-out places, numbered beside the entries; None where there are none."""
+        if self._query_index is None and self.queries is not None and len(self.queries[0]):
+            self._query_index = build_queries(self.index, self.queries, self.numbering)
         return self._query_index
 
-    def set_index(
-        self, index: BlockIndex, numbering: FibreNumbering, queries: QueryIndex | None
-    ) -> None:
-        self._index, self._numbering, self._query_index = index, numbering, queries
+    @property
+    def values(self) -> Vector:
+        return self.vectors.read(VALUES)
 
     def vector(self, name: str) -> Vector:
-        """A named vector that an earlier step left here."""
-        try:
-            return self._vectors[name]
-        except KeyError:
-            raise StateLost(f"the vector {name!r} is not held here any more") from None
+        return self.vectors.read(name)
 
-    def keep(self, name: str, vector: Vector) -> None:
-        self._vectors[name] = vector
+    def changing(self, name: str) -> Vector:
+        return self.vectors.change(name)
 
-    def discard(self, names: tuple[str, ...]) -> None:
-        for name in names:
-            self._vectors.pop(name, None)
-
-    def scratch(self, name: str) -> Vector:
-        """A work vector of the block's length; allocated once, its content not kept."""
-        if name not in self._scratch:
-            self._scratch[name] = np.zeros(self.entries, dtype=self.values.dtype)
-        return self._scratch[name]
+    def fresh(self, name: str) -> Vector:
+        return self.vectors.fresh(name)
 
     def buffer(self, mode: int, width: int, name: str = "sums") -> NDArray[np.float64]:
         """Room for the fibre sums of one slice of a local mode; its content not kept."""
-        rows = self.index.buffer_rows[mode]
-        if self._query_index is not None:
-            rows = max(rows, self._query_index.buffer_rows[mode])
-        room = self._buffers.get((mode, name))
-        if room is None or room.size < rows * width:
-            room = self._buffers[mode, name] = np.zeros(rows * width)
-        return room[: rows * width].reshape(rows, width)
+        return self.buffers.room(mode, name, self.index.buffer_rows[mode], width)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now, by numpy's count."""
-        arrays: list[Any] = [*self.columns, self.values]
-        arrays += [*self._vectors.values(), *self._scratch.values(), *self._buffers.values()]
-        if self._index is not None:
-            arrays += list(self._index.fibres)
-        return sum({id(array): array.nbytes for array in arrays}.values())
+    def _numbered(self) -> tuple[BlockIndex, FibreNumbering]:
+        if self.numbered is None:
+            raise StateLost("this block was loaded but not numbered; the fit has to be restarted")
+        return self.numbered

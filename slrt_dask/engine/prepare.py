@@ -17,7 +17,6 @@ from slrt_dask.engine.program import Finished, Program
 from slrt_dask.kernels.blocks import (
     FibreNumbering,
     build_block,
-    build_queries,
     fibre_keys,
     possible_fibres,
 )
@@ -46,14 +45,12 @@ class NumberFibres(Program):
             return FibreNumbering(possible_fibres(self.shape, (self.slab_mode,)))
         return None
 
-    def step(self, block: Block, message: FibreNumbering | None) -> Any:
+    def step(self, block: Block, message: FibreNumbering | None, total: Any) -> Any:
         if message is None:
-            return np.unique(fibre_keys(block.columns, self.shape, (self.slab_mode,)))
+            keys = np.unique(fibre_keys(block.columns, self.shape, (self.slab_mode,)))
+            return keys if total is None else np.union1d(total, keys)
         index = build_block(block.columns, self.shape, self.slab_mode, message)
-        queries = None
-        if block.queries is not None:
-            queries = build_queries(index, block.queries, message)
-        block.set_index(index, message, queries)
+        block.numbered = (index, message)
         return None
 
     def combine(self, left: Any, right: Any) -> Any:

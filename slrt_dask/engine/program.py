@@ -1,9 +1,9 @@
 """What a distributed computation is here: rounds of one step per block and one sum.
 
-A program says what every block does in a round (`step`), how two blocks' answers become one
-(`combine`), and what the next round's message is (`advance`). It never says where blocks are:
-`run_rounds` is the whole specification of what an engine must do with it, and both engines do just
-that. Programs travel to workers, so they hold only small things: factors, names, tolerances.
+A program says what every block does in a round (`step`), how two sums become one (`combine`), and
+what the next round's message is (`advance`). It never says where blocks are: `run_rounds` is the
+whole specification of what an engine must do with it, and both engines do just that. Programs
+travel to workers, so they hold only small things: factors, names, tolerances.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ class Program(ABC):
         """The message of the first round."""
 
     @abstractmethod
-    def step(self, block: Block, message: Any) -> Any:
-        """What one block contributes to this round; may change the block's vectors."""
+    def step(self, block: Block, message: Any, total: Any) -> Any:
+        """Add what one block contributes to this round to a sum; may change the block's vectors.
+
+        total : the sum over the blocks before, None for the first. It may be added to in place,
+            which matters: fibre sums can be larger than a block.
+        """
 
     @abstractmethod
     def advance(self, message: Any, total: Any) -> Any:
@@ -46,11 +50,12 @@ class Program(ABC):
         return 2
 
     def combine(self, left: Any, right: Any) -> Any:
-        """The sum of two contributions: tuples are added part by part, into the left one."""
-        return tuple(_add(a, b) for a, b in zip(left, right, strict=True))
+        """The sum of two sums: tuples are added part by part, into the left one where possible."""
+        return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
 
 
-def _add(left: Any, right: Any) -> Any:
+def add_into(left: Any, right: Any) -> Any:
+    """left + right; an array on the left takes the sum itself."""
     if hasattr(left, "flags") and left.flags.writeable:
         left += right
         return left
