@@ -193,7 +193,7 @@ def _fitted(
 
 def outcome(done: Completion, request: FitRequest, seconds: float) -> str:
     """What a fit came to, and what to do with it."""
-    sweeps = sum(record.sweeps for record in done.records)
+    iterations, sweeps = max(0, len(done.records) - 1), sum(row.sweeps for row in done.records)
     errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
     validated = [f"validation   RMSE {errors[-1]:.6g}"] if errors else []
     run = shlex.quote(request.run)
@@ -201,7 +201,7 @@ def outcome(done: Completion, request: FitRequest, seconds: float) -> str:
         [
             f"certificate  {done.certificate}",
             f"stop         {done.stop_reason.value}",
-            f"effort       {max(0, len(done.records) - 1)} iterations, {sweeps:,} sweeps, "
+            f"effort       {iterations:,} iteration{'s' * (iterations != 1)}, {sweeps:,} sweeps, "
             f"{seconds:.1f} s",
             *validated,
             f"completion   {done.path}",
