@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         open_store,
     )
     from slrt_dask.dual.certificate import Certificate
-    from slrt_dask.evaluate import Scores, evaluate
+    from slrt_dask.scoring import Scores, evaluate
     from slrt_dask.fit import complete
     from slrt_dask.later import Bounds, Hankel, Linear, Nonnegative, resume
 
@@ -36,9 +36,9 @@ _HOMES = {
     "Linear": "later",
     "Nonnegative": "later",
     "ObservationStore": "data",
-    "Scores": "evaluate",
+    "Scores": "scoring",
     "complete": "fit",
-    "evaluate": "evaluate",
+    "evaluate": "scoring",
     "from_array": "data",
     "from_coo": "data",
     "from_file": "data",

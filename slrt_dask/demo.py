@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask import evaluate
+from slrt_dask.scoring import evaluate
 from slrt_dask.completion import Completion
 from slrt_dask.data.coo import from_coo
 from slrt_dask.data.store import ObservationStore
@@ -22,7 +22,7 @@ from slrt_dask.fit import complete
 from slrt_dask.optim.records import Observer
 
 if TYPE_CHECKING:
-    from slrt_dask.evaluate import Scores
+    from slrt_dask.scoring import Scores
 
 SHAPE = (64, 64, 96)
 OBSERVED = 0.10

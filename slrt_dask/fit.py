@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from distributed.system import MEMORY_LIMIT
 
 from slrt_dask import model_files
 from slrt_dask.checkpoint import CheckpointObserver
-from slrt_dask.completion import Completion
+from slrt_dask.completion import Completion, TemporaryPlace
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
@@ -95,6 +94,7 @@ def complete(
         precision=precision,
         seed=seed,
     )
+    settings.check_shape(store.shape)
     if validation is not None and validation.shape != store.shape:
         raise InvalidInput(
             f"the validation store has shape {validation.shape}, the observations {store.shape}"
@@ -117,7 +117,7 @@ def plan_of(
     threads: int | None = None,
 ) -> Plan:
     """What a fit with these settings would need, on a client's workers or in this process."""
-    limit = None if memory_limit is None else int(parse_bytes(memory_limit))
+    limit = None if memory_limit is None else _bytes_of(memory_limit)
     if client is None:
         places = [Place(None, _threads_or_all(threads), int(MEMORY_LIMIT))]
     else:
@@ -175,8 +175,8 @@ def _written(
     """Write the model where the run is kept, or to a temporary place that lives with the result."""
     engine = problem.engine
     evaluation = cast(Evaluation, outcome.evaluation)
-    held = None if run is not None else tempfile.TemporaryDirectory(prefix="slrt-")
-    path = normal_path(Path(held.name if held is not None else str(run)) / "completion")
+    held = None if run is not None else TemporaryPlace()
+    path = normal_path(Path(held.path if held is not None else str(run)) / "completion")
     store = engine.store.header
     header = ModelHeader(
         dual=replace(store, kind="dual", dtype="float64", mean=0.0, digest=""),
@@ -246,6 +246,16 @@ def _new_run(
     content = {"store": store.path, "observations": store.digest, "settings": settings.to_dict()}
     (run / "settings.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return run
+
+
+def _bytes_of(memory_limit: int | str) -> int:
+    try:
+        count = int(parse_bytes(memory_limit))
+    except (ValueError, TypeError):
+        count = 0
+    if count <= 0:
+        raise InvalidInput(f"memory_limit is {memory_limit!r}; give bytes, or a size like '4GB'")
+    return count
 
 
 def _threads_or_all(threads: int | None) -> int:

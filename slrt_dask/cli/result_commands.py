@@ -35,7 +35,7 @@ def evaluate(run: str, store: str, peak: float | None, as_json: bool, computing:
     Example:
       slrt-dask evaluate first cube-test
     """
-    from slrt_dask import evaluate as scores_of
+    from slrt_dask.scoring import evaluate as scores_of
     from slrt_dask.data.store import open_store
 
     completion, observed = _opened(run), open_store(store)

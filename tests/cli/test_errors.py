@@ -27,7 +27,7 @@ def failing(monkeypatch, run_command, fitted, store):
         def fail(*_, **__):
             raise error
 
-        monkeypatch.setattr("slrt_dask.evaluate", fail)
+        monkeypatch.setattr("slrt_dask.scoring.evaluate", fail)
         return run_command(*before, "evaluate", fitted[0], store.path, *flags)
 
     return run
