@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import slrt_dask as slrt
+from slrt_dask.config import FitSettings
 from slrt_dask.errors import (
     InvalidConfig,
     InvalidInput,
@@ -19,6 +20,7 @@ from slrt_dask.errors import (
     SlrtError,
     StoreExists,
 )
+from slrt_dask.fit import plan_of
 from slrt_dask.optim import StopReason
 from tests.oracles.dense import random_problem
 
@@ -293,6 +295,19 @@ def test_a_limit_of_memory_is_kept_or_refused_before_anything_is_read(small, fit
         fit(made.store, made.ranks, memory_limit="1 MB", run_directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     fit(made.store, made.ranks, memory_limit="8 GB", max_iterations=0)
+
+
+def test_held_out_observations_are_part_of_the_memory_that_is_planned(small, fit, store_of):
+    made = small(3)
+    settings = FitSettings(ranks=made.ranks, C=5.0)
+    just_enough = plan_of(made.store, settings, threads=1).largest.total
+    fit(made.store, made.ranks, memory_limit=just_enough, max_iterations=0)
+    validation = store_of(~made.dense.mask, np.ones(made.dense.mask.shape))
+    with pytest.raises(MemoryBudgetExceeded):
+        fit(
+            made.store, made.ranks, memory_limit=just_enough, max_iterations=0,
+            validation=validation,
+        )  # fmt: skip
 
 
 # ---- what is refused ------------------------------------------------------------------------
