@@ -168,12 +168,17 @@ class Completion:
         )
 
     def _checked(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.int64]:
-        places = np.asarray(indices)
         order = len(self.shape)
+        try:
+            places = np.asarray(indices)
+        except ValueError as error:
+            raise InvalidInput(f"indices must be {order} rows of equal length: {error}") from error
         if places.ndim != 2 or places.shape[0] != order:
             raise InvalidInput(
                 f"indices must have shape ({order}, m), one row per mode, not {places.shape}"
             )
+        if places.size == 0:
+            return places.astype(np.int64)
         if places.dtype.kind not in "iu":
             raise InvalidInput(f"indices must be whole numbers, not {places.dtype}")
         for mode, (row, length) in enumerate(zip(places, self.shape, strict=True)):

@@ -71,18 +71,18 @@ class FitSettings:
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse ranks and weights that cannot be those of a tensor of this shape."""
-        fits = len(self.ranks) == len(shape) and all(
-            rank <= length for rank, length in zip(self.ranks, shape, strict=False)
-        )
-        if not fits:
-            raise InvalidInput(
-                f"ranks {self.ranks} do not fit shape {shape}; give one per mode, from 1 to its "
-                f"length"
-            )
-        if self.lambdas is not None and len(self.lambdas) != len(shape):
-            raise InvalidInput(
-                f"lambdas {self.lambdas} do not fit shape {shape}; give one per mode"
-            )
+        for name in ("ranks", "lambdas"):
+            given = getattr(self, name)
+            if given is not None and len(given) != len(shape):
+                raise InvalidInput(
+                    f"{name} must be {len(shape)} numbers for a tensor of shape {shape}, not the "
+                    f"{len(given)} numbers {given}"
+                )
+        for mode, (rank, length) in enumerate(zip(self.ranks, shape, strict=True)):
+            if rank > length:
+                raise InvalidInput(
+                    f"rank {rank} of mode {mode} is more than the mode's length {length}"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

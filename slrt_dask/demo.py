@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.scoring import evaluate
 from slrt_dask.completion import Completion
 from slrt_dask.data.coo import from_coo
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.fit import complete
 from slrt_dask.optim.records import Observer
+from slrt_dask.scoring import evaluate
 
 if TYPE_CHECKING:
     from slrt_dask.scoring import Scores

@@ -279,7 +279,9 @@ def verdicts(done, directory, alter):
 
 def test_a_completion_that_lost_any_file_is_refused(plain, tmp_path):
     found = verdicts(plain, tmp_path, Path.unlink)
-    assert {name: said for name, said in found.items() if said != "refused"} == {}
+    # The one file whose loss loses nothing: what the model group says of itself.
+    assert {name for name, said in found.items() if said != "refused"} <= {"model/zarr.json"}
+    assert found.get("model/zarr.json") in ("refused", "the same")
 
 
 def test_a_completion_with_an_altered_byte_is_refused_or_says_the_same(plain, tmp_path):

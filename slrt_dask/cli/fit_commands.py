@@ -135,8 +135,8 @@ def fit(
     """Complete the tensor observed in STORE, and keep the result in a run directory.
 
     Settings come from flags, or from a file, whose keys are the flags' names (max_iterations),
-    with store, run and validation; flags win over the file, and paths in the file are relative to it. Ctrl-C
-    ends the fit early, with its result and certificate written, and exit code 130.
+    with store, run and validation; flags win over the file, and paths in the file are relative to
+    it. Ctrl-C ends the fit early, with its result and certificate written, and exit code 130.
 
     \b
     Examples:

@@ -106,7 +106,7 @@ def finish_store(path: StorePath, header: StoreHeader) -> StoreHeader:
 def read_header(path: StorePath) -> StoreHeader:
     """The header of a finished store, after checking that every array it names is there."""
     place = location.normal_path(path)
-    root = _open_root(place)
+    root = open_root(place)
     header = parse_block(root.attrs.asdict().get(BLOCK_NAME), place)
     _check_arrays(root, header, place)
     return header
@@ -159,7 +159,8 @@ def _create_partition(root: zarr.Group, header: StoreHeader, part: PartitionInfo
     )
 
 
-def _open_root(place: str) -> zarr.Group:
+def open_root(place: str) -> zarr.Group:
+    """The root group at a place; an error of ours if there is none, or none that can be read."""
     try:
         return zarr.open_group(place, mode="r")
     except FileNotFoundError as error:

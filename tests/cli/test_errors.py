@@ -87,9 +87,15 @@ def test_an_interrupt_ends_with_exit_code_130(failing):
         (["ingest", "nowhere.npz", "new"], "there is no file nowhere.npz"),
         (["ingest", "data.xyz", "new"], "unknown file type '.xyz'"),
         (["split", "nowhere"], "nowhere"),
-        (["plan", "STORE", "--ranks", "4,4"], "ranks (4, 4) do not fit shape (12, 10, 8)"),
+        (
+            ["plan", "STORE", "--ranks", "4,4"],
+            "ranks must be 3 numbers",
+        ),
         (["fit", "STORE", *FIT, "--run", "RUN"], "already exists"),
-        (["fit", "STORE", "--ranks", "4,4,9", "--C", "1", "--run", "new"], "do not fit shape"),
+        (
+            ["fit", "STORE", "--ranks", "4,4,9", "--C", "1", "--run", "new"],
+            "more than the mode's length 8",
+        ),
         (["fit", "STORE", "--ranks", "4,4,3", "--C", "-1", "--run", "new"], "C must be a positive"),
         (["fit", "STORE", *FIT, "--lambdas", "1,2", "--run", "new"], "lambdas must be 3"),
         (["fit", "STORE", *FIT, "--run", "new", "--memory-limit", "1MB"], "but may use 1 MB"),
