@@ -218,15 +218,15 @@ def _read_columns(place: str, header: StoreHeader, part: PartitionInfo) -> Colum
             np.ascontiguousarray(_array_in(group, column)[:])
             for column in column_names(header.order)
         )
-    except FileNotFoundError as error:
-        raise StoreCorrupt(f"{place} has lost its partition {part.name}; ingest again.") from error
+    except FileNotFoundError:
+        trouble = f"{place} has lost its partition {part.name}"
     except OSError:
         raise
     except Exception as error:
-        raise StoreCorrupt(
-            f"partition {part.name} of {place} cannot be decoded ({error}); restore it from a "
-            "copy, or ingest again."
-        ) from error
+        trouble = f"partition {part.name} of {place} cannot be decoded ({error})"
+    # Raised here so that zarr's error is in the text and not in the chain: some of them cannot
+    # travel from a worker.
+    raise StoreCorrupt(f"{trouble}; restore it from a copy, or ingest again.")
 
 
 def _check_columns(place: str, part: PartitionInfo, columns: Columns) -> None:

@@ -93,12 +93,16 @@ def write_array(group_path: str, name: str, values: Any) -> int:
 
 def read_array(group_path: str, name: str, checksum: int) -> NDArray[Any]:
     """One array of a model, checked against the checksum of its writing."""
-    problem = StoreCorrupt(f"{group_path}/{name} was lost or altered after it was written.")
+    place = f"{group_path}/{name}"
+    values, trouble = None, ""
     try:
-        found = zarr.open_array(f"{group_path}/{name}", mode="r")
-        values = np.ascontiguousarray(found[...])
+        values = np.ascontiguousarray(zarr.open_array(place, mode="r")[...])
     except Exception as error:  # whatever zarr makes of metadata or chunks that are not its own
-        raise problem from error
+        trouble = str(error)
+    if values is None:
+        # Raised here so that zarr's error is in the text and not in the chain: some of them
+        # cannot travel from a worker.
+        raise StoreCorrupt(f"{place} was lost or cannot be read ({trouble}).")
     if zlib.crc32(values.data) != checksum:
-        raise problem
+        raise StoreCorrupt(f"{place} was altered after it was written.")
     return values
