@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         open_store,
     )
     from slrt_dask.dual.certificate import Certificate
-    from slrt_dask.evaluate import Scores, evaluate
     from slrt_dask.fit import complete
     from slrt_dask.later import Bounds, Hankel, Linear, Nonnegative, resume
+    from slrt_dask.scoring import Scores, evaluate
 
 # Names are imported when first used, so that `import slrt_dask` stays fast: the solver brings
 # numba and distributed, which opening a store does not need.
@@ -36,9 +36,9 @@ _HOMES = {
     "Linear": "later",
     "Nonnegative": "later",
     "ObservationStore": "data",
-    "Scores": "evaluate",
+    "Scores": "scoring",
     "complete": "fit",
-    "evaluate": "evaluate",
+    "evaluate": "scoring",
     "from_array": "data",
     "from_coo": "data",
     "from_file": "data",

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -31,7 +33,17 @@ from slrt_dask.optim.stopping import StopReason
 
 CHUNK_BYTES = 2**25
 """Size of a chunk of the dense tensor, unless the caller chooses."""
-QUERIES_AT_ONCE = 1_000_000
+QUERIES_AT_ONCE = 50_000
+TASKS_AT_ONCE = 8
+"""Together these bound what one graph carries to a scheduler."""
+
+
+class TemporaryPlace:
+    """A directory that goes when the last who holds it goes."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="slrt-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,7 +57,7 @@ class Completion:
     path: str
     header: ModelHeader
     factors: tuple[NDArray[np.float64], ...]
-    _held: tempfile.TemporaryDirectory[str] | None = field(default=None, compare=False)
+    _held: TemporaryPlace | None = field(default=None, compare=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,13 +98,17 @@ class Completion:
         mode = self.header.slab_mode
         order = np.argsort(places[mode], kind="stable")
         predict_places = dask.delayed(_predict_task, pure=True)
-        tasks, targets = [], []
-        for first, stop, number in self._query_groups(places[mode][order]):
-            chosen = order[first:stop]
-            tasks.append(predict_places(self.path, self.header.digest, number, places[:, chosen]))
-            targets.append(chosen)
-        for chosen, found in zip(targets, dask.compute(*tasks), strict=True):
-            values[chosen] = found
+        groups = self._query_groups(places[mode][order])
+        for wave in range(0, len(groups), TASKS_AT_ONCE):
+            tasks, targets = [], []
+            for first, stop, number in groups[wave : wave + TASKS_AT_ONCE]:
+                chosen = order[first:stop]
+                tasks.append(
+                    predict_places(self.path, self.header.digest, number, places[:, chosen])
+                )
+                targets.append(chosen)
+            for chosen, found in zip(targets, dask.compute(*tasks), strict=True):
+                values[chosen] = found
         return values
 
     def to_dask(self, chunks: tuple[int, ...] | None = None) -> Any:
@@ -152,12 +168,17 @@ class Completion:
         )
 
     def _checked(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.int64]:
-        places = np.asarray(indices)
         order = len(self.shape)
+        try:
+            places = np.asarray(indices)
+        except ValueError as error:
+            raise InvalidInput(f"indices must be {order} rows of equal length: {error}") from error
         if places.ndim != 2 or places.shape[0] != order:
             raise InvalidInput(
                 f"indices must have shape ({order}, m), one row per mode, not {places.shape}"
             )
+        if places.size == 0:
+            return places.astype(np.int64)
         if places.dtype.kind not in "iu":
             raise InvalidInput(f"indices must be whole numbers, not {places.dtype}")
         for mode, (row, length) in enumerate(zip(places, self.shape, strict=True)):

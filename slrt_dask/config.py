@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
-from slrt_dask.errors import InvalidConfig
+from slrt_dask.errors import InvalidConfig, InvalidInput
 
 METHODS = ("auto", "rcg", "rtr")
 PRECISIONS = ("float64", "float32")
@@ -54,9 +54,11 @@ class FitSettings:
             raise InvalidConfig(
                 f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}"
             )
+        if not isinstance(self.center, bool):
+            raise InvalidConfig(f"center is {self.center!r}; give true or false")
         for name in ("gap_tolerance", "gradient_tolerance"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
+            if not (_is_finite(value) and value >= 0.0):
                 raise InvalidConfig(f"{name} is {value!r}; give a number that is not negative")
         if not _is_whole(self.max_iterations) or self.max_iterations < 0:
             raise InvalidConfig(
@@ -66,6 +68,21 @@ class FitSettings:
             _require_positive("max_seconds", self.max_seconds)
         if not _is_whole(self.seed) or self.seed < 0:
             raise InvalidConfig(f"seed is {self.seed!r}; give a whole number, at least 0")
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse ranks and weights that cannot be those of a tensor of this shape."""
+        for name in ("ranks", "lambdas"):
+            given = getattr(self, name)
+            if given is not None and len(given) != len(shape):
+                raise InvalidInput(
+                    f"{name} must be {len(shape)} numbers for a tensor of shape {shape}, not the "
+                    f"{len(given)} numbers {given}"
+                )
+        for mode, (rank, length) in enumerate(zip(self.ranks, shape, strict=True)):
+            if rank > length:
+                raise InvalidInput(
+                    f"rank {rank} of mode {mode} is more than the mode's length {length}"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -83,7 +100,11 @@ def read_settings(path: str | os.PathLike[str], section: str = "fit") -> dict[st
     table = content.get(section)
     if not isinstance(table, dict):
         raise InvalidConfig(f"{path} has no table [{section}]; put the settings of the fit there")
-    known = {field.name for field in dataclasses.fields(FitSettings)} | {"store", "run"}
+    known = {field.name for field in dataclasses.fields(FitSettings)} | {
+        "store",
+        "run",
+        "validation",
+    }
     for key in table:
         if key not in known:
             raise InvalidConfig(
@@ -97,7 +118,11 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _require_positive(name: str, value: object) -> None:
+def _is_finite(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and math.isfinite(float(value)) and float(value) > 0.0):  # type: ignore[arg-type]
+    return number and math.isfinite(value)
+
+
+def _require_positive(name: str, value: Any) -> None:
+    if not (_is_finite(value) and value > 0.0):
         raise InvalidConfig(f"{name} must be a positive number, not {value!r}")

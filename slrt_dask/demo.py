@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from slrt_dask.completion import Completion
 from slrt_dask.data.coo import from_coo
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.evaluate import Scores, evaluate
 from slrt_dask.fit import complete
 from slrt_dask.optim.records import Observer
+from slrt_dask.scoring import evaluate
+
+if TYPE_CHECKING:
+    from slrt_dask.scoring import Scores
 
 SHAPE = (64, 64, 96)
 OBSERVED = 0.10

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import distributed
+import numpy as np
 from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 
 from slrt_dask import model_files
 from slrt_dask.checkpoint import CheckpointObserver
-from slrt_dask.completion import Completion
+from slrt_dask.completion import Completion, TemporaryPlace
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
@@ -32,7 +32,7 @@ from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, cluster_places
 from slrt_dask.engine.plan import Plan, plan_fit
-from slrt_dask.errors import InvalidInput, NotYetAvailable, StoreExists
+from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, StoreExists
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.monitor import JsonLinesObserver, LogObserver
 from slrt_dask.optim.loop import Outcome, minimise
@@ -42,6 +42,7 @@ from slrt_dask.optim.rtr import TrustRegion
 from slrt_dask.optim.stopping import StopRules
 
 logger = logging.getLogger("slrt_dask")
+Number = TypeVar("Number", int, float)
 
 
 def complete(
@@ -83,9 +84,9 @@ def complete(
     """
     _refuse_what_is_not_there(ranks, C, constraint)
     settings = FitSettings(
-        ranks=tuple(ranks),  # type: ignore[arg-type]
-        C=C,  # type: ignore[arg-type]
-        lambdas=None if lambdas is None else tuple(lambdas),
+        ranks=_numbers("ranks", ranks, int),
+        C=cast(float, C),
+        lambdas=None if lambdas is None else _numbers("lambdas", lambdas, float),
         method=method,
         center=center,
         gap_tolerance=gap_tolerance,
@@ -95,11 +96,19 @@ def complete(
         precision=precision,
         seed=seed,
     )
+    settings.check_shape(store.shape)
     if validation is not None and validation.shape != store.shape:
         raise InvalidInput(
             f"the validation store has shape {validation.shape}, the observations {store.shape}"
         )
-    plan = plan_of(store, settings, client=client, memory_limit=memory_limit, threads=threads)
+    plan = plan_of(
+        store,
+        settings,
+        client=client,
+        memory_limit=memory_limit,
+        threads=threads,
+        held_out=0 if validation is None else validation.nnz,
+    )
     plan.check()
     logger.info("plan\n%s", plan)
     run = None if run_directory is None else _new_run(run_directory, store, settings)
@@ -115,9 +124,10 @@ def plan_of(
     client: distributed.Client | None = None,
     memory_limit: int | str | None = None,
     threads: int | None = None,
+    held_out: int = 0,
 ) -> Plan:
     """What a fit with these settings would need, on a client's workers or in this process."""
-    limit = None if memory_limit is None else int(parse_bytes(memory_limit))
+    limit = None if memory_limit is None else _bytes_of(memory_limit)
     if client is None:
         places = [Place(None, _threads_or_all(threads), int(MEMORY_LIMIT))]
     else:
@@ -125,7 +135,9 @@ def plan_of(
     if limit is not None:
         places = [replace(place, memory_limit=limit) for place in places]
     value_bytes = 8 if settings.precision == "float64" else 4
-    return plan_fit(store.header, settings.ranks, places=places, value_bytes=value_bytes)
+    return plan_fit(
+        store.header, settings.ranks, places=places, value_bytes=value_bytes, held_out=held_out
+    )
 
 
 def _fit(
@@ -175,8 +187,8 @@ def _written(
     """Write the model where the run is kept, or to a temporary place that lives with the result."""
     engine = problem.engine
     evaluation = cast(Evaluation, outcome.evaluation)
-    held = None if run is not None else tempfile.TemporaryDirectory(prefix="slrt-")
-    path = normal_path(Path(held.name if held is not None else str(run)) / "completion")
+    held = None if run is not None else TemporaryPlace()
+    path = normal_path(Path(held.path if held is not None else str(run)) / "completion")
     store = engine.store.header
     header = ModelHeader(
         dual=replace(store, kind="dual", dtype="float64", mean=0.0, digest=""),
@@ -246,6 +258,26 @@ def _new_run(
     content = {"store": store.path, "observations": store.digest, "settings": settings.to_dict()}
     (run / "settings.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return run
+
+
+def _numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]:
+    """Numbers from a tuple, a list or an array; whatever is not one is left for the settings."""
+    values = np.asarray(given)
+    if values.ndim != 1 or values.dtype.kind not in "iuf":
+        raise InvalidConfig(f"{name} must be one number per mode, not {given!r}")
+    if kind is int and values.dtype.kind == "f":
+        return tuple(values.tolist())
+    return tuple(kind(value) for value in values.tolist())
+
+
+def _bytes_of(memory_limit: int | str) -> int:
+    try:
+        count = int(parse_bytes(memory_limit))
+    except (ValueError, TypeError):
+        count = 0
+    if count <= 0:
+        raise InvalidInput(f"memory_limit is {memory_limit!r}; give bytes, or a size like '4GB'")
+    return count
 
 
 def _threads_or_all(threads: int | None) -> int:

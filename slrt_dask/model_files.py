@@ -24,6 +24,7 @@ from slrt_dask.data.layout import (
     Columns,
     create_store,
     finish_store,
+    open_root,
     read_header,
     read_partition,
     write_partition,
@@ -32,7 +33,7 @@ from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import Model, with_empty_row
 from slrt_dask.dual.writing import KEYS_ARRAY, SUMS_ARRAY, read_array, write_array
-from slrt_dask.errors import StoreCorrupt, StoreNotFound, UnsupportedFormat
+from slrt_dask.errors import StoreCorrupt, UnsupportedFormat
 from slrt_dask.kernels.blocks import FibreNumbering, possible_fibres
 from slrt_dask.kernels.rows import pad_columns
 from slrt_dask.optim.records import IterationRecord
@@ -150,11 +151,7 @@ def copy_model(source: str, target: str) -> None:
 
 def read_model_header(path: str) -> ModelHeader:
     """The header of a finished model, or an error that says what is wrong with it."""
-    try:
-        root = zarr.open_group(path, mode="r")
-    except FileNotFoundError as error:
-        raise StoreNotFound(f"there is no completion at {path}; check the path.") from error
-    block = root.attrs.asdict().get(BLOCK_NAME)
+    block = open_root(path).attrs.asdict().get(BLOCK_NAME)
     if not isinstance(block, dict) or block.get("kind", "completion") != "completion":
         raise UnsupportedFormat(f"{path} is not a completion; check the path.")
     if block.get("complete") is not True:

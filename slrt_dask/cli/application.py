@@ -38,14 +38,12 @@ class Application(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except KeyboardInterrupt:
-            code, sentence = EXIT_INTERRUPTED, "interrupted."
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise
+            if ctx.meta.get(DEBUG):
+                traceback.print_exception(error, file=sys.stderr)
             code, sentence = _told(error)
-        if ctx.meta.get(DEBUG):
-            traceback.print_exc(file=sys.stderr)
         click.echo(f"error: {sentence}", err=True)
         return ctx.exit(code)
 
@@ -80,8 +78,10 @@ for command in (demo, ingest, split, plan, fit, evaluate, predict, export):
     main.add_command(command)
 
 
-def _told(error: Exception) -> tuple[int, str]:
+def _told(error: BaseException) -> tuple[int, str]:
     """The exit code of an error and the sentence that tells of it."""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED, "interrupted."
     if isinstance(error, SlrtError):
         return EXIT_ERROR, _one_line(error)
     if isinstance(error, OSError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slrt_dask.cli.computing import Computing, computing_options
-from slrt_dask.cli.fit_settings import FitRequest, check_ranks, requested
+from slrt_dask.cli.fit_settings import FitRequest, requested
 from slrt_dask.cli.options import NUMBERS, WHOLE_NUMBERS, common_options, is_verbose
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def plan(store: str, ranks: tuple[int, ...], precision: str, computing: Computin
     from slrt_dask.fit import plan_of
 
     opened = open_store(store)
-    check_ranks(opened, ranks)
     settings = FitSettings(ranks=ranks, C=1.0, precision=precision)
+    settings.check_shape(opened.shape)
     with computing.connected() as client:
         found = plan_of(
             opened,
@@ -128,7 +128,6 @@ def _fit_options(command: Callable[..., None]) -> Callable[..., None]:
 @common_options
 def fit(
     config: str | None,
-    validation: str | None,
     quiet: bool,
     computing: Computing,
     **flags: Any,
@@ -136,8 +135,8 @@ def fit(
     """Complete the tensor observed in STORE, and keep the result in a run directory.
 
     Settings come from flags, or from a file, whose keys are the flags' names (max_iterations),
-    with store and run; flags win over the file, and paths in the file are relative to it. Ctrl-C
-    ends the fit early, with its result and certificate written, and exit code 130.
+    with store, run and validation; flags win over the file, and paths in the file are relative to
+    it. Ctrl-C ends the fit early, with its result and certificate written, and exit code 130.
 
     \b
     Examples:
@@ -154,22 +153,19 @@ def fit(
     request = requested(config, flags)
     began = time.monotonic()
     with computing.connected() as client:
-        done = _fitted(request, validation, client, computing, quiet)
+        done = _fitted(request, client, computing, quiet)
     click.echo(outcome(done, request, time.monotonic() - began))
     if done.stop_reason.name == "INTERRUPTED":
         click.get_current_context().exit(EXIT_INTERRUPTED)
 
 
-def _fitted(
-    request: FitRequest, validation: str | None, client: Any, computing: Computing, quiet: bool
-) -> Completion:
+def _fitted(request: FitRequest, client: Any, computing: Computing, quiet: bool) -> Completion:
     from slrt_dask.data.store import open_store
     from slrt_dask.fit import complete
     from slrt_dask.monitor import ProgressObserver
 
     store = open_store(request.store)
-    check_ranks(store, request.settings.ranks)
-    held_out = None if validation is None else open_store(validation)
+    held_out = None if request.validation is None else open_store(request.validation)
     progress = ProgressObserver(request.settings.max_iterations)
     # the log, when it is shown, has a line for every iteration already
     observers: list[Observer[Any]] = [] if quiet or is_verbose() else [progress]
@@ -193,7 +189,7 @@ def _fitted(
 
 def outcome(done: Completion, request: FitRequest, seconds: float) -> str:
     """What a fit came to, and what to do with it."""
-    sweeps = sum(record.sweeps for record in done.records)
+    iterations, sweeps = max(0, len(done.records) - 1), sum(row.sweeps for row in done.records)
     errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
     validated = [f"validation   RMSE {errors[-1]:.6g}"] if errors else []
     run = shlex.quote(request.run)
@@ -201,7 +197,7 @@ def outcome(done: Completion, request: FitRequest, seconds: float) -> str:
         [
             f"certificate  {done.certificate}",
             f"stop         {done.stop_reason.value}",
-            f"effort       {max(0, len(done.records) - 1)} iterations, {sweeps:,} sweeps, "
+            f"effort       {iterations:,} iteration{'s' * (iterations != 1)}, {sweeps:,} sweeps, "
             f"{seconds:.1f} s",
             *validated,
             f"completion   {done.path}",

@@ -5,26 +5,24 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from slrt_dask.config import FitSettings, read_settings
-from slrt_dask.errors import InvalidConfig, InvalidInput
+from slrt_dask.errors import InvalidConfig
 
-if TYPE_CHECKING:
-    from slrt_dask.data.store import ObservationStore
-
-PATHS = ("store", "run")
+PATHS = ("store", "run", "validation")
 REQUIRED = {"store": "STORE", "ranks": "--ranks", "C": "--C", "run": "--run"}
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """A fit that was asked for: which store, where to keep the run, and the settings."""
+    """A fit that was asked for: which stores, where to keep the run, and the settings."""
 
     store: str
     run: str
+    validation: str | None
     settings: FitSettings
 
 
@@ -36,18 +34,7 @@ def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
         if key not in values:
             raise click.UsageError(f"{flag} is missing; give it, or set fit.{key} in a --config.")
     store, run = values.pop("store"), values.pop("run")
-    return FitRequest(store, run, _settings(values))
-
-
-def check_ranks(store: ObservationStore, ranks: tuple[int, ...]) -> None:
-    """Ranks that cannot be those of the store's tensor are refused before anything is made."""
-    fits = len(ranks) == store.order and all(
-        1 <= rank <= length for rank, length in zip(ranks, store.shape, strict=False)
-    )
-    if not fits:
-        raise InvalidInput(
-            f"ranks {ranks} do not fit shape {store.shape}; give one per mode, from 1 to its length"
-        )
+    return FitRequest(store, run, values.pop("validation", None), _settings(values))
 
 
 def _settings(values: dict[str, Any]) -> FitSettings:

@@ -36,7 +36,7 @@ def evaluate(run: str, store: str, peak: float | None, as_json: bool, computing:
       slrt-dask evaluate first cube-test
     """
     from slrt_dask.data.store import open_store
-    from slrt_dask.evaluate import evaluate as scores_of
+    from slrt_dask.scoring import evaluate as scores_of
 
     completion, observed = _opened(run), open_store(store)
     with computing.connected():

@@ -106,7 +106,7 @@ def finish_store(path: StorePath, header: StoreHeader) -> StoreHeader:
 def read_header(path: StorePath) -> StoreHeader:
     """The header of a finished store, after checking that every array it names is there."""
     place = location.normal_path(path)
-    root = _open_root(place)
+    root = open_root(place)
     header = parse_block(root.attrs.asdict().get(BLOCK_NAME), place)
     _check_arrays(root, header, place)
     return header
@@ -159,7 +159,8 @@ def _create_partition(root: zarr.Group, header: StoreHeader, part: PartitionInfo
     )
 
 
-def _open_root(place: str) -> zarr.Group:
+def open_root(place: str) -> zarr.Group:
+    """The root group at a place; an error of ours if there is none, or none that can be read."""
     try:
         return zarr.open_group(place, mode="r")
     except FileNotFoundError as error:
@@ -217,15 +218,15 @@ def _read_columns(place: str, header: StoreHeader, part: PartitionInfo) -> Colum
             np.ascontiguousarray(_array_in(group, column)[:])
             for column in column_names(header.order)
         )
-    except FileNotFoundError as error:
-        raise StoreCorrupt(f"{place} has lost its partition {part.name}; ingest again.") from error
+    except FileNotFoundError:
+        trouble = f"{place} has lost its partition {part.name}"
     except OSError:
         raise
     except Exception as error:
-        raise StoreCorrupt(
-            f"partition {part.name} of {place} cannot be decoded ({error}); restore it from a "
-            "copy, or ingest again."
-        ) from error
+        trouble = f"partition {part.name} of {place} cannot be decoded ({error})"
+    # Raised here so that zarr's error is in the text and not in the chain: some of them cannot
+    # travel from a worker.
+    raise StoreCorrupt(f"{trouble}; restore it from a copy, or ingest again.")
 
 
 def _check_columns(place: str, part: PartitionInfo, columns: Columns) -> None:

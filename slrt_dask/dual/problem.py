@@ -20,6 +20,8 @@ from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
+LARGEST_NORM = 1e40
+
 
 @dataclass(frozen=True)
 class InnerSummary:
@@ -70,7 +72,7 @@ class DualProblem:
         self._manifold = SpectrahedronProduct(tuple(zip(shape, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
         self._eigenvalues = TopEigenvalues()
-        self._norm = float(engine.run(NormOfObservations()))
+        self._norm = _checked_norm(float(engine.run(NormOfObservations())))
 
     @property
     def manifold(self) -> SpectrahedronProduct:
@@ -169,6 +171,16 @@ class DualProblem:
     def _summary(self, outcome: InnerOutcome, norm: float) -> InnerSummary:
         residual = math.sqrt(outcome.r_dot_r) / norm if norm > 0.0 else 0.0
         return InnerSummary(outcome.iterations, residual, outcome.converged)
+
+
+def _checked_norm(norm: float) -> float:
+    """Refuse data so large or small that products of four of them leave the range of a float."""
+    if norm != 0.0 and not 1.0 / LARGEST_NORM <= norm <= LARGEST_NORM:
+        raise InvalidInput(
+            f"the observations have norm {norm:.3g}; rescale the values so that it lies between "
+            f"{1.0 / LARGEST_NORM:g} and {LARGEST_NORM:g}"
+        )
+    return norm
 
 
 def _check_settings(

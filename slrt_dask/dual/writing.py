@@ -95,9 +95,16 @@ def write_array(group_path: str, name: str, values: Any) -> int:
 
 def read_array(group_path: str, name: str, checksum: int) -> NDArray[Any]:
     """One array of a model, checked against the checksum of its writing."""
-    found = zarr.open_group(group_path, mode="r").get(name)
-    if isinstance(found, zarr.Array):
-        values = np.ascontiguousarray(found[...])
-        if zlib.crc32(values.data) == checksum:
-            return values
-    raise StoreCorrupt(f"{group_path}/{name} was lost or altered after it was written.")
+    place = f"{group_path}/{name}"
+    values, trouble = None, ""
+    try:
+        values = np.ascontiguousarray(zarr.open_array(place, mode="r")[...])
+    except Exception as error:  # whatever zarr makes of metadata or chunks that are not its own
+        trouble = str(error)
+    if values is None:
+        # Raised here so that zarr's error is in the text and not in the chain: some of them
+        # cannot travel from a worker.
+        raise StoreCorrupt(f"{place} was lost or cannot be read ({trouble}).")
+    if zlib.crc32(values.data) != checksum:
+        raise StoreCorrupt(f"{place} was altered after it was written.")
+    return values

@@ -6,6 +6,7 @@ slab mode, the buffers of the other modes. What does not fit is refused with the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from slrt_dask.data.header import StoreHeader
@@ -95,15 +96,19 @@ def plan_fit(
     *,
     places: list[Place],
     value_bytes: int = 8,
+    held_out: int = 0,
 ) -> Plan:
-    """Plan a fit on the places that there are; those that get no partition stay out of it."""
+    """Plan a fit on the places that there are; those that get no partition stay out of it.
+
+    held_out : observations for validation, which are held beside the others
+    """
     shares = assign_partitions([part.count for part in header.partitions], places)
     pairs = [(place, share) for place, share in zip(places, shares, strict=True) if share]
     counts = [sum(header.partitions[number].count for number in share) for _, share in pairs]
     fibres = fibre_bound(header)
     width = padded_width(ranks[header.slab_mode])
     worker_bytes = tuple(
-        _worker_bytes(header, ranks, count, place.threads, fibres, value_bytes)
+        _worker_bytes(header, ranks, count, place.threads, fibres, value_bytes, held_out)
         for (place, _), count in zip(pairs, counts, strict=True)
     )
     # Every worker but one sends its partial sums up the tree, and all but one get the total back.
@@ -134,12 +139,18 @@ def _worker_bytes(
     threads: int,
     fibres: int,
     value_bytes: int,
+    held_out: int,
 ) -> WorkerBytes:
     order, slab = len(header.shape), header.slab_mode
     index_bytes = header.index_dtype.itemsize
     # Modes of order-3 tensors number their fibres by an index column that is there anyway.
     fibre_columns = {2: 1, 3: 1}.get(order, order)
     observations = entries * ((order + fibre_columns) * index_bytes + 2 * value_bytes)
+    # Held-out entries have columns, fibre numbers and values; order 4 and more number the fibres
+    # of both kinds of entries together.
+    queries = math.ceil(held_out * entries / header.nnz)
+    observations += queries * (4 * order * index_bytes + 24)
+    observations += entries * order * index_bytes if held_out and order > 3 else 0
     state = entries * (SOLVER_VECTORS + KEPT_VECTORS) * value_bytes
     # A Hessian product has factor and direction side by side: twice the width. Every thread makes
     # a partial sum, and the complete one arrives beside them.

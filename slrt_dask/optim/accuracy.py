@@ -66,7 +66,7 @@ class Accuracy:
         size = abs(cost)
         if size == 0.0:
             return self.loosest
-        wanted = self.factor * gradient_norm / math.sqrt(size * max(noise_scale, size))
+        wanted = self.factor * gradient_norm / (math.sqrt(size) * math.sqrt(max(noise_scale, size)))
         return max(tightening * min(wanted, self.loosest), self.tightest)
 
     def noise(self, evaluation: Evaluation, noise_scale: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -35,23 +36,27 @@ def square_scale(made, Z):
     )
 
 
-@pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-6, 1e-10])
+RTOLS = (1e-1, 1e-2, 1e-6, 1e-10)
+
+
 @pytest.mark.parametrize("order", [2, 3, 4])
 @pytest.mark.parametrize("C", [0.3, 30.0])
-def test_bounds_equal_dense_computations(order, rtol, C, pair):
+def test_bounds_equal_dense_computations(order, C, pair):
     made = pair(order, C=C)
-    evaluation = made.problem.evaluate(made.point, rtol=rtol, warm=None)
-    certificate = made.problem.certify(evaluation)
-    dense = densely(made, evaluation)
-    assert certificate.primal == pytest.approx(made.dense.primal(made.dense.parts(dense)), rel=1e-9)
-    exact = best_dual_bound(made.dense, dense.dual)
-    assert certificate.dual <= exact * (1 + 1e-9)
-    # What is not known of the eigenvalues is a small part of the gap.
-    assert exact - certificate.dual <= 0.021 * certificate.gap + 1e-5 * certificate.primal
-    assert certificate.dual >= made.dense.certify(dense).dual - 0.03 * certificate.gap
-    assert certificate.gap == pytest.approx(certificate.primal - certificate.dual)
-    assert certificate.relative_gap == pytest.approx(certificate.gap / certificate.primal)
-    assert certificate.violation == 0.0
+    for rtol in RTOLS:
+        evaluation = made.problem.evaluate(made.point, rtol=rtol, warm=None)
+        certificate = made.problem.certify(evaluation)
+        dense = densely(made, evaluation)
+        primal = made.dense.primal(made.dense.parts(dense))
+        assert certificate.primal == pytest.approx(primal, rel=1e-9)
+        exact = best_dual_bound(made.dense, dense.dual)
+        assert certificate.dual <= exact * (1 + 1e-9)
+        # What is not known of the eigenvalues is a small part of the gap.
+        assert exact - certificate.dual <= 0.021 * certificate.gap + 1e-5 * primal
+        assert certificate.dual >= made.dense.certify(dense).dual - 0.03 * certificate.gap
+        assert certificate.gap == pytest.approx(certificate.primal - certificate.dual)
+        assert certificate.relative_gap == pytest.approx(certificate.gap / certificate.primal)
+        assert certificate.violation == 0.0
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])
@@ -65,12 +70,11 @@ def test_the_papers_gap_equals_its_dense_formula(order, pair):
     assert found >= 0.0
 
 
-@pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-6, 1e-10])
 @pytest.mark.parametrize("order", [2, 3, 4])
-def test_weak_duality_holds_at_random_points(order, rtol, pair):
+def test_weak_duality_holds_at_random_points(order, pair):
     made = pair(order, C=20.0)
     rng = np.random.default_rng(1)
-    for _ in range(4):
+    for rtol, _ in itertools.product(RTOLS, range(4)):
         point = made.dense.manifold.random_point(rng)
         certificate = made.problem.certify(made.problem.evaluate(point, rtol=rtol, warm=None))
         assert certificate.dual >= 0.0
@@ -92,8 +96,7 @@ def test_no_certificate_contradicts_the_optimum_of_the_convex_problem(order, sto
             problem = dual_problem(engine, low, certificate_rtol=1e-9)
             point = problem.manifold.random_point(rng)
             found = [
-                problem.certify(problem.evaluate(point, rtol=rtol, warm=None))
-                for rtol in (1e-1, 1e-2, 1e-6, 1e-10)
+                problem.certify(problem.evaluate(point, rtol=rtol, warm=None)) for rtol in RTOLS
             ]
             for method in (ConjugateGradient(), TrustRegion()):
                 rules = StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=4)

@@ -47,8 +47,9 @@ def reference(store_of):
     return of
 
 
-@pytest.mark.parametrize("parts", [2, 3, 7])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("order", "parts"), [(2, 2), (2, 7), (3, 2), (3, 3), (3, 7), (4, 3), (4, 7), (5, 2), (5, 3)]
+)
 def test_results_do_not_depend_on_the_number_of_partitions(order, parts, store_of, reference):
     dense, validation, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=parts)
@@ -61,23 +62,22 @@ def test_results_do_not_depend_on_the_number_of_partitions(order, parts, store_o
 def test_results_do_not_depend_on_the_slab_mode(order, store_of, reference):
     dense, validation, wanted = reference(order)
     for slab_mode in range(1, order):
-        store = store_of(dense.mask, dense.values, parts=2, slab_mode=slab_mode)
+        store = store_of(dense.mask, dense.values, slab_mode=slab_mode)
         with LocalEngine(store, threads=1, validation=validation) as engine:
             assert_same(results(engine, dense), wanted)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize(("order", "parts"), [(2, 3), (3, 1), (4, 3)])
 def test_results_do_not_depend_on_the_number_of_threads(
-    order, threads, store_of, reference, monkeypatch
+    order, parts, threads, store_of, reference, monkeypatch
 ):
     monkeypatch.setattr(share, "SMALLEST_BLOCK", 2)
     dense, validation, wanted = reference(order)
-    for parts in (1, 3):
-        store = store_of(dense.mask, dense.values, parts=parts)
-        with LocalEngine(store, threads=threads, validation=validation) as engine:
-            assert len(engine._share.blocks) >= threads
-            assert_same(results(engine, dense), wanted)
+    store = store_of(dense.mask, dense.values, parts=parts)
+    with LocalEngine(store, threads=threads, validation=validation) as engine:
+        assert len(engine._share.blocks) >= threads
+        assert_same(results(engine, dense), wanted)
 
 
 @pytest.mark.parametrize(("order", "fan_in"), [(2, 4), (3, 2), (4, 4)])
@@ -89,7 +89,7 @@ def test_workers_of_this_process_give_the_local_results(
     store = store_of(dense.mask, dense.values, parts=7)
     with ClusterEngine(store, thread_client, validation=validation) as engine:
         assert len(engine._workers) == 3
-        assert_same(results(engine, dense), wanted)
+        assert_same(results(engine, dense, certified=False), wanted)
 
 
 def test_workers_in_other_processes_give_the_local_results(store_of, reference, process_client):
@@ -97,7 +97,7 @@ def test_workers_in_other_processes_give_the_local_results(store_of, reference, 
     store = store_of(dense.mask, dense.values, parts=3)
     with ClusterEngine(store, process_client, validation=validation) as engine:
         assert len(engine._workers) == 2
-        assert_same(results(engine, dense), wanted)
+        assert_same(results(engine, dense, certified=False), wanted)
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
@@ -114,7 +114,7 @@ def test_a_worker_and_this_process_work_in_the_precision_asked_for(
         with engine:
             kinds = engine.on_shares(lambda held: [str(b.values.dtype) for b in held.blocks])
             assert kinds == [[precision]]
-            found.append(results(engine, dense, validated=False))
+            found.append(results(engine, dense, validated=False, certified=False))
     assert_same(found[1], found[0], tolerance=0.0)
 
 
@@ -139,7 +139,7 @@ def test_numbering_only_fibres_that_occur_changes_nothing(
     with chosen as engine:
         columns = np.delete(np.argwhere(dense.mask), store.slab_mode, axis=1)
         assert engine.fibre_count == len(np.unique(columns, axis=0)) < every
-        assert_same(results(engine, dense), wanted)
+        assert_same(results(engine, dense, certified=where == "local"), wanted)
 
 
 def test_a_very_sparse_tensor_has_as_many_fibres_as_occur(tmp_path):
@@ -156,7 +156,7 @@ def test_a_very_sparse_tensor_has_as_many_fibres_as_occur(tmp_path):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("parts", [1, 3])
 def test_the_operator_is_symmetric_positive_definite_and_the_dense_one(order, parts, store_of):
-    dense = dense_problem(order, fraction=0.12)
+    dense = dense_problem(order, fraction=0.07)
     store = store_of(dense.mask, dense.values, parts=parts)
     point = dense.manifold.random_point(np.random.default_rng(1))
     with LocalEngine(store, threads=1) as engine:
@@ -236,7 +236,7 @@ def test_what_reaches_the_driver_does_not_grow_with_the_observations(
                 return outcome
 
             monkeypatch.setattr(engine, "run", weighed)
-            results(engine, dense, validated=False)
+            results(engine, dense, iterations=1, validated=False, certified=where == "local")
             sizes.append(dict(seen))
     factors = sum(n * r * 8 for n, r in dense.manifold.shapes)
     assert sizes[0].keys() == sizes[1].keys()
@@ -310,7 +310,7 @@ def test_two_fits_on_one_cluster_do_not_disturb_each_other(store_of, reference, 
         ClusterEngine(stores[1], thread_client) as other,
     ):
         problems = [
-            dual_problem(engine, dense, max_inner_iterations=6)
+            dual_problem(engine, dense, max_inner_iterations=4)
             for engine, (dense, _, _) in zip((one, other), chosen, strict=True)
         ]
         kept = []

@@ -158,7 +158,7 @@ def test_the_error_of_an_observer_ends_the_run_with_that_error(method):
         minimise(problem, method, start_of(problem), RULES, observers=[Full()])
 
 
-def test_certificates_and_validation_come_at_their_interval_and_at_the_end(method):
+def test_certificates_come_at_their_interval_and_at_the_end_validation_always(method):
     problem = truncated((6, 5, 4))
     rules = dataclasses.replace(RULES, gradient_tolerance=0.0, max_iterations=8)
     outcome = minimise(
@@ -166,7 +166,7 @@ def test_certificates_and_validation_come_at_their_interval_and_at_the_end(metho
     )
     measured = [row.iteration for row in outcome.records if row.relative_gap is not None]
     assert measured == [3, 6, 8]
-    assert [r.iteration for r in outcome.records if r.validation_rmse is not None] == measured
+    assert all(row.validation_rmse is not None for row in outcome.records)
 
 
 def test_a_certificate_does_not_change_the_course_of_a_run(shape, method):

@@ -1,0 +1,81 @@
+"""Settings from a file: flags win, paths are relative to the file, mistakes are named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def directory(store, tmp_path):
+    """A directory with a copy of the store, and a place beside it to work in."""
+    shutil.copytree(store.path, tmp_path / "there" / "cube")
+    (tmp_path / "here").mkdir()
+    return tmp_path
+
+
+def settings_file(directory, **changes):
+    values = {
+        "store": "cube",
+        "run": "run",
+        "ranks": [4, 4, 3],
+        "C": 0.1,
+        "max_iterations": 3,
+        **changes,
+    }
+    path = directory / "there" / "fit.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    path.write_text("[fit]\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_a_file_alone_is_enough_and_its_paths_are_relative_to_it(
+    run_command, directory, monkeypatch
+):
+    monkeypatch.chdir(directory / "here")
+    said = run_command("fit", "--config", settings_file(directory, gap_tolerance=0.0))
+    assert said.exit_code == 0, said.stderr
+    written = json.loads((directory / "there" / "run" / "settings.json").read_text())
+    assert written["settings"]["ranks"] == [4, 4, 3]
+    assert written["settings"]["max_iterations"] == 3
+    assert list((directory / "here").iterdir()) == []
+
+
+def test_flags_win_over_the_file(run_command, directory, monkeypatch):
+    monkeypatch.chdir(directory / "here")
+    said = run_command(
+        "fit", "--config", settings_file(directory, center=True),
+        "--max-iterations", "1", "--ranks", "2,2,2", "--run", "elsewhere", "--no-center",
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+    written = json.loads((directory / "here" / "elsewhere" / "settings.json").read_text())
+    chosen = written["settings"]
+    assert (chosen["max_iterations"], chosen["ranks"], chosen["center"]) == (1, [2, 2, 2], False)
+    assert chosen["C"] == 0.1
+    assert not (directory / "there" / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rank": [4, 4, 3]}, "fit.rank, which is unknown"),
+        ({"ranks": 4}, "ranks is 4; give a list"),
+        ({"gap_tolerance": "small"}, "gap_tolerance is 'small'"),
+        ({"store": 3}, "fit.store to 3"),
+        ({"method": "magic"}, "method is 'magic'"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(run_command, directory, changes, words):
+    said = run_command("fit", "--config", settings_file(directory, **changes))
+    assert said.exit_code == 1
+    assert said.stderr.startswith("error: ")
+    assert words in said.stderr
+    assert not (directory / "there" / "run").exists()
+
+
+def test_what_neither_file_nor_flags_say_is_a_usage_error(run_command, directory):
+    said = run_command("fit", "--config", settings_file(directory, C=None))
+    assert said.exit_code == 2
+    assert "--C is missing" in said.stderr

@@ -1,0 +1,49 @@
+"""The program explains itself, quickly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import slrt_dask
+from slrt_dask.cli import main
+
+COMMANDS = ("demo", "ingest", "split", "plan", "fit", "evaluate", "predict", "export")
+HEAVY = ("numpy", "zarr", "dask", "distributed", "numba", "matplotlib")
+
+
+def test_help_shows_the_usual_sequence_and_all_commands(run_command):
+    shown = run_command("--help")
+    assert shown.exit_code == 0
+    assert "slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --run first" in shown.stdout
+    listed = [line.split()[0] for line in shown.stdout.split("Commands:")[1].splitlines() if line]
+    assert tuple(listed) == COMMANDS
+    assert tuple(main.commands) == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_has_an_example_of_it(run_command, command):
+    shown = run_command(command, "--help")
+    assert shown.exit_code == 0
+    assert f"slrt-dask {command}" in shown.stdout.split("Example")[1]
+
+
+@pytest.mark.parametrize("command", ["plan", "fit", "evaluate", "predict", "export"])
+def test_commands_that_compute_share_the_options_of_where(run_command, command):
+    shown = run_command(command, "--help").stdout
+    for option in ("--scheduler", "--workers", "--threads", "--memory-limit"):
+        assert option in shown
+
+
+def test_version_is_that_of_the_package(run_command):
+    assert slrt_dask.__version__ in run_command("--version").stdout
+
+
+def test_importing_the_program_imports_nothing_heavy():
+    code = f"import slrt_dask.cli, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "[]"

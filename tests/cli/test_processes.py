@@ -1,0 +1,109 @@
+"""Commands as processes: exit codes, an interrupt, worker processes, a cluster, no terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import slrt_dask
+from tests.cli.conftest import FIT, ROOT
+
+FEW = (*FIT, "--max-iterations", "2", "--gap-tolerance", "0")
+
+
+def wait_until(condition, process, seconds=60):
+    began = time.monotonic()
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - began < seconds
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def in_this_process(run_command, store, tmp_path_factory):
+    run = tmp_path_factory.mktemp("alone") / "run"
+    assert run_command("fit", store.path, *FEW, "--run", run).exit_code == 0
+    return slrt_dask.load_completion(run / "completion")
+
+
+def everywhere(completion):
+    return completion.predict(np.indices(completion.shape).reshape(3, -1))
+
+
+def test_an_interrupted_fit_writes_its_result_and_exits_130(start_process, store, tmp_path):
+    run = tmp_path / "run"
+    process = start_process(
+        "fit", store.path, *FIT, "--run", run, "--gap-tolerance", "0",
+        "--gradient-tolerance", "0", "--max-iterations", "1000000", "--ranks", "2,2,2",
+    )  # fmt: skip
+    wait_until((run / "checkpoints" / "latest").exists, process)
+    os.killpg(process.pid, signal.SIGINT)
+    output, messages = process.communicate(timeout=60)
+    assert process.returncode == 130, messages
+    done = slrt_dask.load_completion(run / "completion")
+    assert f"certificate  {done.certificate}" in output
+    assert "interrupted" in messages
+    assert "Traceback" not in messages
+
+
+def test_worker_processes_predict_what_one_process_does(
+    run_process, store, tmp_path, in_this_process
+):
+    run = tmp_path / "run"
+    code, output, messages = run_process(
+        "fit", store.path, *FEW, "--run", run, "--workers", "2", "--threads", "1"
+    )
+    assert code == 0, messages
+    assert "certificate" in output
+    done = slrt_dask.load_completion(run / "completion")
+    np.testing.assert_allclose(everywhere(done), everywhere(in_this_process), rtol=1e-5, atol=1e-7)
+
+
+def test_output_without_a_terminal_is_plain(run_process, store, tmp_path):
+    code, output, messages = run_process("fit", store.path, *FEW, "--run", tmp_path / "run")
+    assert code == 0
+    assert "\x1b" not in output + messages
+    assert "\r" not in output + messages
+    assert all(line.startswith("iteration") for line in messages.splitlines())
+    code, output, messages = run_process("evaluate", tmp_path / "run", tmp_path / "nowhere")
+    assert (code, output) == (1, "")
+    assert messages.startswith("error: ")
+
+
+@pytest.fixture
+def cluster():
+    """The local cluster script, started; its address."""
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "cluster" / "local.py"), "--workers", "2", "--threads", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with process:
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+            _, messages = process.communicate(timeout=60)
+    assert process.returncode == 0, messages
+    assert "2 workers are ready" in messages
+
+
+def test_a_fit_on_the_local_cluster_gives_the_same_answer(
+    cluster, run_command, store, tmp_path, in_this_process
+):
+    assert cluster.startswith("tcp://127.0.0.1:")
+    run = tmp_path / "run"
+    said = run_command("fit", store.path, *FEW, "--run", run, "--scheduler", cluster)
+    assert said.exit_code == 0, said.stderr
+    done = slrt_dask.load_completion(run / "completion")
+    np.testing.assert_allclose(everywhere(done), everywhere(in_this_process), rtol=1e-5, atol=1e-7)
+    plan = run_command("plan", store.path, "--ranks", "4,4,3", "--scheduler", cluster)
+    assert "workers           2" in plan.stdout

@@ -1,0 +1,104 @@
+"""Pictures have the panels they promise, need no display and no pyplot, and refuse nonsense."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slrt_dask.errors import InvalidInput, MissingDependency
+from slrt_dask.optim.records import IterationRecord
+from slrt_dask.plot import completion_figure, convergence_figure, save_figure
+
+pytest.importorskip("matplotlib")
+
+ROW = IterationRecord(
+    iteration=0, cost=8.0, gradient_norm=1.0, paper_gap=None, primal=None, dual=None,
+    relative_gap=None, violation=None, inner_iterations=1, inner_residual=0.1,
+    inner_converged=True, sweeps=3, step=1.0, seconds=2.0, ranks=(2, 2), validation_rmse=None,
+)  # fmt: skip
+RECORDS = [
+    replace(ROW, iteration=n, cost=8.0 / (n + 1), relative_gap=0.5**n if n % 2 else None)
+    for n in range(7)
+]
+
+
+@pytest.fixture
+def slices():
+    truth = np.add.outer(np.arange(6.0), np.arange(9.0))
+    observed = np.where(np.arange(54).reshape(6, 9) % 5 == 0, truth, np.nan)
+    return truth, observed, truth + 0.5
+
+
+def titles(figure):
+    return [axis.get_title() for axis in figure.axes if axis.get_title()]
+
+
+def test_four_panels_show_truth_observed_completed_and_error(slices):
+    figure = completion_figure(*slices, title="a slice")
+    assert titles(figure) == ["truth", "observed (20.4 %)", "completed", "error (RMSE 0.5)"]
+    images = [axis.images[0] for axis in figure.axes if axis.images]
+    assert {image.get_clim() for image in images[:3]} == {(0.0, 13.5)}
+    assert images[3].get_clim() == (-0.5, 0.5)
+    assert np.ma.count_masked(images[1].get_array()) == 54 - 11
+
+
+def test_without_truth_the_misfit_at_observed_entries_is_shown(slices):
+    figure = completion_figure(None, *slices[1:], error_limit=2.0)
+    assert titles(figure) == ["observed (20.4 %)", "completed", "misfit (RMSE 0.5)"]
+    misfit = [axis.images[0] for axis in figure.axes if axis.images][-1]
+    assert np.ma.count(misfit.get_array()) == 11
+    assert misfit.get_clim() == (-2.0, 2.0)
+
+
+def test_a_masked_array_says_what_is_missing(slices):
+    masked = np.ma.masked_invalid(slices[1])
+    assert titles(completion_figure(None, masked, slices[2]))[0] == "observed (20.4 %)"
+
+
+def test_convergence_leaves_out_what_was_never_measured():
+    assert titles(convergence_figure(RECORDS)) == [
+        "cost above its lowest",
+        "gradient norm",
+        "certified relative gap",
+    ]
+    measured = [replace(row, validation_rmse=0.1) for row in RECORDS]
+    assert titles(convergence_figure(measured))[-1] == "validation RMSE"
+
+
+def test_the_gap_is_drawn_where_it_is_known():
+    axis = convergence_figure(RECORDS).axes[2]
+    assert axis.get_yscale() == "log"
+    np.testing.assert_array_equal(axis.lines[0].get_xdata(), [1, 3, 5])
+
+
+def test_the_records_of_a_fit_without_iterations_can_be_drawn():
+    assert titles(convergence_figure([replace(ROW, relative_gap=0.1)]))
+
+
+def test_figures_are_written_without_pyplot(slices, tmp_path):
+    figures = sys.modules.get("matplotlib.pyplot")
+    before = figures.get_fignums() if figures else []
+    save_figure(completion_figure(*slices), tmp_path / "a.png")
+    save_figure(convergence_figure(RECORDS, title="fit"), tmp_path / "b.pdf")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "b.pdf").read_bytes().startswith(b"%PDF")
+    assert before == (figures.get_fignums() if figures else [])
+
+
+def test_slices_that_cannot_be_drawn_are_refused(slices):
+    truth, observed, completed = slices
+    with pytest.raises(InvalidInput, match="truth has shape"):
+        completion_figure(truth[:3], observed, completed)
+    with pytest.raises(InvalidInput, match="two dimensions"):
+        completion_figure(None, observed[0], completed)
+    with pytest.raises(InvalidInput, match="no records"):
+        convergence_figure([])
+
+
+def test_without_matplotlib_the_remedy_is_named(slices, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependency, match=r"slrt-dask\[plot\]"):
+        completion_figure(*slices)
