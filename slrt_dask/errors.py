@@ -37,6 +37,10 @@ class MemoryBudgetExceeded(SlrtError, MemoryError):
     """Work that would not fit in the memory it was given."""
 
 
+class ScratchFull(SlrtError, OSError):
+    """A disk without room for the working files of a fit."""
+
+
 class MissingDependency(SlrtError, ImportError):
     """An optional package that this feature needs."""
 

@@ -75,9 +75,7 @@ def add_local(
         )  # fmt: skip
 
 
-def crossing_sums(
-    block: Block, factors: Factors, x: Vector, sums: Matrix | None = None
-) -> Matrix:
+def crossing_sums(block: Block, factors: Factors, x: Vector, sums: Matrix | None = None) -> Matrix:
     """The slab mode's fibre sums, (fibres, width), with this block's part added to them."""
     index, mode = block.index, block.index.slab_mode
     width = factors.width(mode)

@@ -164,9 +164,7 @@ class ValidationError(Program):
         squares, count = total or (0.0, 0)
         if queries is None or wanted is None:
             return squares, count
-        found = sample_queries(
-            block.index, queries, dual, self.factors, self.weights, message
-        )
+        found = sample_queries(block.index, queries, dual, self.factors, self.weights, message)
         return squares + float(np.sum((found - wanted) ** 2)), count + len(wanted)
 
     def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:

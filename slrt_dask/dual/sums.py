@@ -111,9 +111,9 @@ class DerivativeRowSums(_TwoRoundRowSums):
                 self.direction.padded[mode], lanes_for(width), block.buffer(mode, width),
                 block.buffer(mode, width, "derivative"), rows,
             )  # fmt: skip
-        sums, sums_dot = (None, None) if total is None else total[:2]
-        sums = crossing_sums(block, self.factors, x, sums)
-        sums_dot = crossing_sums(block, self.direction, x, sums_dot)
+        before = (None, None) if total is None else total[:2]
+        sums = crossing_sums(block, self.factors, x, before[0])
+        sums_dot = crossing_sums(block, self.direction, x, before[1])
         return (sums, crossing_sums(block, self.factors, x_dot, sums_dot), *totals)
 
 

@@ -18,10 +18,11 @@ import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
 from slrt_dask.engine.program import Finished, Program, run_rounds
-from slrt_dask.engine.share import Assignment, Share
+from slrt_dask.engine.share import Share
 from slrt_dask.errors import StateLost
 
 FAN_IN = 4

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.engine.assignment import Assignment, Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.program import Program, run_rounds
-from slrt_dask.engine.share import Assignment, Share
+from slrt_dask.engine.share import Share
 
 
 class LocalEngine(Engine):
@@ -22,10 +23,11 @@ class LocalEngine(Engine):
         precision: str = "float64",
         offset: float = 0.0,
         validation: ObservationStore | None = None,
+        streaming: Streaming | None = None,
     ) -> None:
         super().__init__(store)
         partitions = tuple(range(len(store.partitions)))
-        self._share = Share(Assignment(store, partitions, threads, precision, offset, validation))
+        self._share = Share(Assignment(store, partitions, threads, precision, offset, validation, streaming))
         self.number_fibres()
 
     def run(self, program: Program) -> Any:

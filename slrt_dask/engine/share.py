@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data.store import ObservationStore
+from slrt_dask.engine.assignment import Assignment, load_blocks
 from slrt_dask.engine.block import Block
+from slrt_dask.engine.chains import ROOMS, Chain, divide
 from slrt_dask.engine.program import Program
+from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
+from slrt_dask.engine.scratch import Room, ScratchDirectory
 from slrt_dask.errors import StateLost
-
-SMALLEST_BLOCK = 20_000
-"""Entries below which a block is not cut further: waking a thread would cost more than it saves."""
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a share has to load: some partitions of a store, and how.
-
-    offset : subtracted from every value (the mean, when the fit is centred)
-    validation : a store of held-out entries, sampled in the same slices
-    """
-
-    store: ObservationStore
-    partitions: tuple[int, ...]
-    threads: int
-    precision: str = "float64"
-    offset: float = 0.0
-    validation: ObservationStore | None = None
 
 
 class Share:
@@ -43,18 +24,38 @@ class Share:
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self.blocks = _load_blocks(assignment)
+        self._scratch = None
+        if assignment.streaming is not None:
+            self._scratch = ScratchDirectory(assignment.streaming.directory)
+        try:
+            self.blocks = self._loaded()
+        except BaseException:
+            self._remove_scratch()
+            raise
+        self._chains = self._made_chains()
         self._pool = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
+        self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
         self._position: tuple[int, int] = (-1, 0)
         self._answer: Any = None
         # A step of an abandoned run may still be running when the next run's first one arrives.
         self._busy = threading.Lock()
 
     def contribute(self, program: Program, message: Any) -> Any:
-        """One round on all blocks, summed in the blocks' order so that it can be repeated."""
-        if len(self.blocks) == 1:
-            return program.step(self.blocks[0], message)
-        parts = self.map_blocks(lambda block: program.step(block, message))
+        """One round on all blocks, summed in a fixed order so that it can be repeated."""
+
+        def step(block: Block, total: Any) -> Any:
+            return program.step(block, message, total)
+
+        if len(self._chains) == 1:
+            return self._chains[0].run(step, self._background)
+        running = [self._pool.submit(chain.run, step, self._background) for chain in self._chains]
+        try:
+            parts = [future.result() for future in running]
+        finally:
+            # After an error or an interrupt no thread may still be writing to the blocks.
+            for future in running:
+                future.cancel()
+            wait(running)
         return reduce(program.combine, parts)
 
     def contribute_at(self, position: tuple[int, int], program: Program, message: Any) -> Any:
@@ -81,99 +82,54 @@ class Share:
         self._position = position
         return self._answer
 
-    def map_blocks(self, task: Callable[[Block], Any]) -> list[Any]:
-        """The task's result on every block, in order, on this share's threads."""
-        running = [self._pool.submit(task, block) for block in self.blocks]
-        try:
-            return [future.result() for future in running]
-        finally:
-            # After an error or an interrupt no thread may still be writing to the blocks.
-            for future in running:
-                future.cancel()
-            wait(running)
-
     def discard(self, names: tuple[str, ...]) -> None:
         for block in self.blocks:
-            block.discard(names)
+            block.drop(names)
 
     def partition_vector(self, partition: int, name: str) -> NDArray[Any]:
         """A named vector over one whole partition, in the store's order."""
-        pieces = [block for block in self.blocks if block.partition == partition]
-        pieces.sort(key=lambda block: block.position)
-        return np.concatenate([block.vector(name) for block in pieces])
+        return np.concatenate([block.vector(name) for block in self._pieces(partition)])
+
+    def put_partition_vector(self, partition: int, name: str, values: NDArray[Any]) -> None:
+        """Set a named vector over one whole partition, given in the store's order."""
+        first = 0
+        for block in self._pieces(partition):
+            block.put(name, values[first : first + block.entries])
+            first += block.entries
 
     @property
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self.blocks)
+        """Bytes held in memory now, by numpy's count."""
+        chains = sum(chain.nbytes for chain in self._chains)
+        return chains + sum(block.nbytes for block in self.blocks)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self.blocks = []
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._background.shutdown(wait=True, cancel_futures=True)
+        self.blocks, self._chains = [], []
+        self._remove_scratch()
 
+    def _pieces(self, partition: int) -> list[RestingBlock]:
+        pieces = [block for block in self.blocks if block.partition == partition]
+        return sorted(pieces, key=lambda block: block.position)
 
-def cut_at_slices(slab_indices: NDArray[Any], pieces: int) -> list[tuple[int, int]]:
-    """Cut sorted slab indices into at most `pieces` runs of whole slices, about equally long."""
-    entries = len(slab_indices)
-    boundaries = [0]
-    for piece in range(1, pieces):
-        wanted = piece * entries // pieces
-        slice_at = slab_indices[min(wanted, entries - 1)]
-        before = int(np.searchsorted(slab_indices, slice_at, side="left"))
-        after = int(np.searchsorted(slab_indices, slice_at, side="right"))
-        boundaries.append(before if wanted - before <= after - wanted else after)
-    boundaries.append(entries)
-    ordered = sorted(set(boundaries))
-    return list(itertools.pairwise(ordered))
+    def _loaded(self) -> list[RestingBlock]:
+        blocks: list[RestingBlock] = []
+        for block in load_blocks(self.assignment):
+            if self._scratch is None:
+                blocks.append(MemoryBlock(block))
+            else:
+                blocks.append(FileBlock(block, self._scratch.path / f"b{len(blocks):05d}"))
+        return blocks
 
+    def _made_chains(self) -> list[Chain]:
+        largest = max((block.entries for block in self.blocks), default=0)
+        rooms = 0 if self._scratch is None else ROOMS
+        return [
+            Chain(run, [Room(largest) for _ in range(rooms)])
+            for run in divide(self.blocks, self.assignment.threads)
+        ]
 
-def _load_blocks(assignment: Assignment) -> list[Block]:
-    total = sum(assignment.store.partitions[number].count for number in assignment.partitions)
-    blocks: list[Block] = []
-    for number in assignment.partitions:
-        count = assignment.store.partitions[number].count
-        wanted = max(1, round(assignment.threads * count / total))
-        blocks += _load_partition(assignment, number, min(wanted, max(1, count // SMALLEST_BLOCK)))
-    return blocks
-
-
-def _load_partition(assignment: Assignment, number: int, pieces: int) -> list[Block]:
-    columns, values = assignment.store.read_partition(number)
-    working = (values - assignment.offset).astype(assignment.precision)
-    slab = columns[assignment.store.slab_mode]
-    cuts = cut_at_slices(slab, pieces)
-    blocks = [
-        Block(tuple(column[first:stop] for column in columns), working[first:stop], number, first)
-        for first, stop in cuts
-    ]
-    if assignment.validation is not None:
-        first_slices = [int(slab[first]) for first, _ in cuts]
-        low, high = _slices_of_partition(assignment.store, number)
-        _attach_queries(assignment, blocks, [low, *first_slices[1:], high])
-    return blocks
-
-
-def _slices_of_partition(store: ObservationStore, number: int) -> tuple[int, int]:
-    """The slices that belong to a partition, those without observations included."""
-    low = 0 if number == 0 else store.partitions[number].first_slice
-    if number + 1 == len(store.partitions):
-        return low, store.shape[store.slab_mode]
-    return low, store.partitions[number + 1].first_slice
-
-
-def _attach_queries(assignment: Assignment, blocks: list[Block], borders: list[int]) -> None:
-    """Give each block the held-out entries in slices from its border to the next one's."""
-    validation, mode = assignment.validation, assignment.store.slab_mode
-    assert validation is not None
-    found: list[tuple[NDArray[Any], NDArray[Any]]] = []
-    for number in range(len(validation.partitions)):
-        columns, values = validation.read_partition(number)
-        inside = (columns[mode] >= borders[0]) & (columns[mode] < borders[-1])
-        found.append((np.stack([column[inside] for column in columns]), values[inside]))
-    indices = np.concatenate([columns for columns, _ in found], axis=1)
-    values = np.concatenate([part for _, part in found]) - assignment.offset
-    order = np.argsort(indices[mode], kind="stable")
-    indices, values = indices[:, order], values[order]
-    edges = np.searchsorted(indices[mode], borders)
-    for block, first, stop in zip(blocks, edges[:-1], edges[1:], strict=True):
-        block.queries = tuple(column[first:stop] for column in indices)
-        block.query_values = values[first:stop]
+    def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            self._scratch.close()

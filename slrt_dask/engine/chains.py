@@ -1,0 +1,93 @@
+"""One thread's way through its blocks: step after step, adding to one sum.
+
+Where blocks rest in files, the next one is read and the last one written while the present one is
+computed: three rooms go round, so memory is bounded by three blocks a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from slrt_dask.engine.block import Block, Buffers
+from slrt_dask.engine.resting import RestingBlock
+from slrt_dask.engine.scratch import FileVectors, Room
+
+ROOMS = 3
+Step = Callable[[Block, Any], Any]
+
+
+@dataclass
+class Chain:
+    """Blocks that one thread visits in order, and the room it has for that.
+
+    rooms : empty where blocks stay in memory
+    """
+
+    blocks: Sequence[RestingBlock]
+    rooms: Sequence[Room]
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def run(self, step: Step, background: Executor) -> Any:
+        """The sum of step(block, sum so far) over the blocks."""
+        return self._streamed(step, background) if self.rooms else self._in_memory(step)
+
+    def _in_memory(self, step: Step) -> Any:
+        total = None
+        for resting in self.blocks:
+            total = step(resting.open(None, self.buffers, frozenset()), total)
+        return total
+
+    def _streamed(self, step: Step, background: Executor) -> Any:
+        total, names = None, frozenset[str]()
+        writing: list[Future[None] | None] = [None] * len(self.rooms)
+        reading = self._read(0, names, writing, background)
+        try:
+            for number, resting in enumerate(self.blocks):
+                block = reading.result()
+                if number + 1 < len(self.blocks):
+                    # The next block will want what this round's blocks have wanted so far.
+                    reading = self._read(number + 1, names, writing, background)
+                total = step(block, total)
+                assert isinstance(block.vectors, FileVectors)
+                names = block.vectors.wanted
+                writing[number % len(self.rooms)] = background.submit(resting.close, block)
+        finally:
+            # No thread may still be at work on the files when a round is over, or has failed.
+            pending = [future for future in (reading, *writing) if future is not None]
+            errors = [future.exception() for future in pending]
+        for error in errors:
+            if error is not None:
+                raise error
+        return total
+
+    def _read(
+        self,
+        number: int,
+        names: frozenset[str],
+        writing: list[Future[None] | None],
+        background: Executor,
+    ) -> Future[Block]:
+        place = number % len(self.rooms)
+        before = writing[place]
+        if before is not None:
+            before.result()
+        return background.submit(self.blocks[number].open, self.rooms[place], self.buffers, names)
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffers.nbytes + sum(room.nbytes for room in self.rooms)
+
+
+def divide(blocks: Sequence[RestingBlock], threads: int) -> list[list[RestingBlock]]:
+    """Cut the blocks, in order, into at most `threads` runs of about equally many entries."""
+    total = sum(block.entries for block in blocks)
+    runs: list[list[RestingBlock]] = [[] for _ in range(threads)]
+    passed = 0
+    for block in blocks:
+        middle = passed + block.entries / 2
+        runs[min(threads - 1, int(threads * middle / max(total, 1)))].append(block)
+        passed += block.entries
+    return [run for run in runs if run]

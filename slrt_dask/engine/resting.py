@@ -1,0 +1,175 @@
+"""A block between steps: in memory as it is, or in files from which a step's view is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.engine.block import VALUES, Block, Buffers, MemoryVectors, Vector
+from slrt_dask.engine.scratch import FileVectors, Room, read_file, write_file
+from slrt_dask.kernels.blocks import BlockIndex, FibreNumbering, IndexColumns
+
+
+class RestingBlock(Protocol):
+    """What a share keeps of a block between steps."""
+
+    partition: int
+    position: int
+    entries: int
+
+    def open(self, room: Room | None, buffers: Buffers, names: frozenset[str]) -> Block:
+        """The block for one step; `names` are vectors it will most likely read."""
+
+    def close(self, block: Block) -> None:
+        """Keep what the step changed."""
+
+    def vector(self, name: str) -> Vector:
+        """A copy of one vector."""
+
+    def put(self, name: str, values: NDArray[Any]) -> None:
+        """Set one vector from outside."""
+
+    def drop(self, names: tuple[str, ...]) -> None:
+        """Forget vectors."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory."""
+
+
+class MemoryBlock:
+    """A block that stays in memory: opening and closing it does nothing."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.partition, self.position, self.entries = block.partition, block.position, block.entries
+
+    def open(self, room: Room | None, buffers: Buffers, names: frozenset[str]) -> Block:
+        self.block.buffers = buffers
+        return self.block
+
+    def close(self, block: Block) -> None:
+        pass
+
+    def vector(self, name: str) -> Vector:
+        return self.block.vector(name).copy()
+
+    def put(self, name: str, values: NDArray[Any]) -> None:
+        self.block.fresh(name)[:] = values
+
+    def drop(self, names: tuple[str, ...]) -> None:
+        self._vectors.drop(names)
+
+    @property
+    def _vectors(self) -> MemoryVectors:
+        vectors = self.block.vectors
+        assert isinstance(vectors, MemoryVectors)
+        return vectors
+
+    @property
+    def nbytes(self) -> int:
+        arrays: list[Any] = list(self.block.columns)
+        if self.block.numbered is not None:
+            arrays += list(self.block.numbered[0].fibres)
+        held = {id(array): int(array.nbytes) for array in arrays}
+        return sum(held.values()) + self._vectors.nbytes
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A block's numbering without its long arrays, and in which file each of those is."""
+
+    index: BlockIndex
+    numbering: FibreNumbering
+    fibre_files: tuple[str, ...]
+    fibre_types: tuple[Any, ...]
+
+
+class FileBlock:
+    """A block whose columns and vectors are in files of one directory."""
+
+    def __init__(self, block: Block, directory: Path) -> None:
+        self.partition, self.position, self.entries = block.partition, block.position, block.entries
+        self._directory = directory
+        self._column_type = block.columns[0].dtype
+        self._order = len(block.columns)
+        self._value_type = block.values.dtype
+        self._queries, self._query_values = block.queries, block.query_values
+        self._numbered: _Numbered | None = None
+        directory.mkdir()
+        for mode, column in enumerate(block.columns):
+            write_file(directory / f"rows_{mode}", column)
+        write_file(directory / VALUES, block.values)
+
+    def open(self, room: Room | None, buffers: Buffers, names: frozenset[str]) -> Block:
+        assert room is not None
+        room.take_back()
+        columns = tuple(
+            self._read(room, f"rows_{mode}", self._column_type) for mode in range(self._order)
+        )
+        vectors = FileVectors(self._directory, self.entries, self._value_type, room)
+        vectors.prefetch(names)
+        block = Block(
+            columns, vectors, self.partition, self.position, buffers,
+            self._queries, self._query_values,
+        )  # fmt: skip
+        if self._numbered is not None:
+            block.numbered = self._opened_numbering(room, columns)
+        return block
+
+    def close(self, block: Block) -> None:
+        assert isinstance(block.vectors, FileVectors)
+        block.vectors.write_back()
+        if self._numbered is None and block.numbered is not None:
+            self._numbered = self._resting_numbering(*block.numbered)
+
+    def vector(self, name: str) -> Vector:
+        vector = np.empty(self.entries, dtype=self._value_type)
+        read_file(self._directory / name, vector)
+        return vector
+
+    def put(self, name: str, values: NDArray[Any]) -> None:
+        write_file(self._directory / name, values.astype(self._value_type, copy=False))
+
+    def drop(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            (self._directory / name).unlink(missing_ok=True)
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._numbered is None else self._numbered.index.starts.nbytes
+
+    def _read(self, room: Room, name: str, dtype: Any) -> NDArray[Any]:
+        array = room.array(dtype, self.entries)
+        read_file(self._directory / name, array)
+        return array
+
+    def _opened_numbering(
+        self, room: Room, columns: IndexColumns
+    ) -> tuple[BlockIndex, FibreNumbering]:
+        held = self._numbered
+        assert held is not None
+        fibres = tuple(
+            columns[int(name.removeprefix("rows_"))]
+            if name.startswith("rows_")
+            else self._read(room, name, dtype)
+            for name, dtype in zip(held.fibre_files, held.fibre_types, strict=True)
+        )
+        return replace(held.index, rows=columns, fibres=fibres), held.numbering
+
+    def _resting_numbering(self, index: BlockIndex, numbering: FibreNumbering) -> _Numbered:
+        rows = {id(column): f"rows_{mode}" for mode, column in enumerate(index.rows)}
+        files = []
+        for mode, fibres in enumerate(index.fibres):
+            # Fibre numbers that are an index column are not written twice.
+            name = rows.get(id(fibres), f"fibres_{mode}")
+            if name.startswith("fibres_"):
+                write_file(self._directory / name, fibres)
+            files.append(name)
+        types = tuple(fibres.dtype for fibres in index.fibres)
+        resting = replace(index, rows=(), fibres=())
+        return _Numbered(resting, numbering, tuple(files), types)

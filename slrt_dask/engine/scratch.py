@@ -1,0 +1,162 @@
+"""Blocks at rest in local files, for problems that do not fit in memory.
+
+    <directory>/lock                      held while the process that made it lives
+    <directory>/b00003/rows_0, fibres_2, values, v17, …       raw columns and vectors of a block
+
+Columns and vectors are plain bytes, read into room that is used again for every block: no
+decompression, no allocation, and no mapped pages that would count as this process's memory. A
+directory whose lock nobody holds belongs to a process that died, and is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.engine.block import Vector
+from slrt_dask.errors import ScratchFull, StateLost
+
+PREFIX = "slrt-scratch-"
+
+
+class ScratchDirectory:
+    """A directory of this process's own, gone when it is closed or when the process has died."""
+
+    def __init__(self, parent: str | None) -> None:
+        base = Path(parent or tempfile.gettempdir())
+        base.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(base)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held open as long as it is used
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def remove_abandoned(base: Path) -> list[Path]:
+    """Remove scratch directories whose processes have died; returns what was removed."""
+    removed = []
+    for directory in base.glob(f"{PREFIX}*"):
+        try:
+            with open(directory / "lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+                removed.append(directory)
+        except OSError:
+            continue  # in use, just being made, or somebody else's
+    return removed
+
+
+class Room:
+    """Arrays that are handed out by dtype and taken back all at once."""
+
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
+        self._arrays: dict[Any, list[NDArray[Any]]] = {}
+        self._used: dict[Any, int] = {}
+
+    def array(self, dtype: Any, count: int) -> NDArray[Any]:
+        kind = np.dtype(dtype)
+        held = self._arrays.setdefault(kind, [])
+        used = self._used.get(kind, 0)
+        if used == len(held):
+            held.append(np.empty(self._entries, dtype=kind))
+        self._used[kind] = used + 1
+        return held[used][:count]
+
+    def take_back(self) -> None:
+        self._used.clear()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for arrays in self._arrays.values() for array in arrays)
+
+
+def write_file(path: Path, values: NDArray[Any]) -> None:
+    """Write (over) a file; a full disk is an error that says so."""
+    try:
+        # Written over in place: the file keeps its blocks on disk, which is much faster.
+        with open(path, "r+b" if path.exists() else "wb", buffering=0) as file:
+            view, done = np.ascontiguousarray(values).data.cast("B"), 0
+            while done < len(view):
+                done += file.write(view[done:]) or 0
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = shutil.disk_usage(path.parent).free
+            raise ScratchFull(
+                f"the disk of the scratch directory {path.parent.parent} is full ({free} bytes "
+                f"are left, {values.nbytes} more were needed); free some, or choose another "
+                f"directory with dask's temporary-directory setting"
+            ) from error
+        raise
+
+
+def read_file(path: Path, room: NDArray[Any]) -> None:
+    """Fill an array from a file of just its size."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            view, done = room.data.cast("B"), 0
+            while done < len(view):
+                count = file.readinto(view[done:])
+                if not count:
+                    raise StateLost(f"{path} is shorter than it was written")
+                done += count
+    except FileNotFoundError:
+        raise StateLost(f"the vector {path.name!r} is not held here any more") from None
+
+
+class FileVectors:
+    """The vectors of one block during one step: read when asked for, written back at its end."""
+
+    def __init__(self, directory: Path, entries: int, dtype: Any, room: Room) -> None:
+        self._directory = directory
+        self._entries = entries
+        self._dtype = dtype
+        self._room = room
+        self._held: dict[str, Vector] = {}
+        self._wanted: set[str] = set()
+        self._changed: set[str] = set()
+
+    def prefetch(self, names: frozenset[str]) -> None:
+        """Read what the step will most likely ask for; what is not there is left to the step."""
+        for name in names:
+            if (self._directory / name).exists():
+                self._load(name)
+
+    def read(self, name: str) -> Vector:
+        self._wanted.add(name)
+        return self._held[name] if name in self._held else self._load(name)
+
+    def change(self, name: str) -> Vector:
+        self._changed.add(name)
+        return self.read(name)
+
+    def fresh(self, name: str) -> Vector:
+        self._changed.add(name)
+        if name not in self._held:
+            self._held[name] = self._room.array(self._dtype, self._entries)
+        return self._held[name]
+
+    def write_back(self) -> None:
+        for name in self._changed:
+            write_file(self._directory / name, self._held[name])
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The names that had to be read."""
+        return frozenset(self._wanted)
+
+    def _load(self, name: str) -> Vector:
+        vector = self._room.array(self._dtype, self._entries)
+        read_file(self._directory / name, vector)
+        self._held[name] = vector
+        return vector
