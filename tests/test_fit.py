@@ -88,7 +88,7 @@ def test_with_full_ranks_the_certified_gap_closes(method, store_of, fit):
 def test_the_answer_does_not_depend_on_partitions_or_threads(
     order, method, small, fit, monkeypatch
 ):
-    monkeypatch.setattr("slrt_dask.engine.share.SMALLEST_BLOCK", 5)
+    monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 5)
     found = []
     for parts, threads in ((1, 1), (5, 2)):
         made = small(order, parts=parts)

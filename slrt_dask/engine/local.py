@@ -27,7 +27,9 @@ class LocalEngine(Engine):
     ) -> None:
         super().__init__(store)
         partitions = tuple(range(len(store.partitions)))
-        self._share = Share(Assignment(store, partitions, threads, precision, offset, validation, streaming))
+        self._share = Share(
+            Assignment(store, partitions, threads, precision, offset, validation, streaming)
+        )
         self.number_fibres()
 
     def run(self, program: Program) -> Any:

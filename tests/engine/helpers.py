@@ -40,22 +40,16 @@ def vectors_of_share(share, name):
     }
 
 
-def scratch_of_share(share, name):
-    """The same for a work vector, which a program leaves behind."""
-    blocks = sorted(share.blocks, key=lambda block: (block.partition, block.position))
-    found = {}
-    for block in blocks:
-        found.setdefault(block.partition, []).append(np.array(block.scratch(name)))
-    return {number: np.concatenate(pieces) for number, pieces in found.items()}
-
-
 def names_on_share(share):
-    return sorted({name for block in share.blocks for name in block._vectors})
+    """The names that handles stand for, without those of the solver's work vectors."""
+    names = {name for block in share.blocks for name in block.block.vectors.names}
+    return sorted(name for name in names if name[0] == "v" and name[1:].isdigit())
 
 
 def put_on_share(share, name, tensor):
-    for block in share.blocks:
-        block.keep(name, tensor[block.columns].astype(block.values.dtype))
+    for number in share.assignment.partitions:
+        columns, _ = share.assignment.store.read_partition(number)
+        share.put_partition_vector(number, name, tensor[columns])
 
 
 def dense_vector(engine, name, reader=vectors_of_share):

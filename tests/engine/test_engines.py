@@ -12,7 +12,8 @@ from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.dual.writing import write_dual_partitions
-from slrt_dask.engine import cluster, prepare, share
+from slrt_dask.engine import assignment, cluster, prepare
+from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.errors import StateLost, StoreCorrupt
@@ -26,7 +27,6 @@ from tests.engine.helpers import (
     names_on_share,
     put_on_share,
     results,
-    scratch_of_share,
 )
 
 
@@ -72,12 +72,26 @@ def test_results_do_not_depend_on_the_slab_mode(order, store_of, reference):
 def test_results_do_not_depend_on_the_number_of_threads(
     order, parts, threads, store_of, reference, monkeypatch
 ):
-    monkeypatch.setattr(share, "SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(assignment, "SMALLEST_BLOCK", 2)
     dense, validation, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=parts)
     with LocalEngine(store, threads=threads, validation=validation) as engine:
         assert len(engine._share.blocks) >= threads
         assert_same(results(engine, dense), wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
+    order, threads, store_of, reference, tmp_path
+):
+    dense, validation, wanted = reference(order)
+    store = store_of(dense.mask, dense.values, parts=2)
+    streaming = Streaming(block_entries=7, directory=str(tmp_path))
+    with LocalEngine(store, threads=threads, validation=validation, streaming=streaming) as engine:
+        assert len(engine._share.blocks) > 4
+        assert_same(results(engine, dense), wanted)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("order", "fan_in"), [(2, 4), (3, 2), (4, 4)])
@@ -112,7 +126,9 @@ def test_a_worker_and_this_process_work_in_the_precision_asked_for(
         ClusterEngine(store, lone_client, precision=precision),
     ):
         with engine:
-            kinds = engine.on_shares(lambda held: [str(b.values.dtype) for b in held.blocks])
+            kinds = engine.on_shares(
+                lambda held: [str(b.vector("values").dtype) for b in held.blocks]
+            )
             assert kinds == [[precision]]
             found.append(results(engine, dense, validated=False, certified=False))
     assert_same(found[1], found[0], tolerance=0.0)
@@ -170,7 +186,7 @@ def test_the_operator_is_symmetric_positive_definite_and_the_dense_one(order, pa
                 "solution", "unit", None, 0.0, 0,
             )  # fmt: skip
             engine.run(program)
-            residual = dense_vector(engine, "r", scratch_of_share)
+            residual = dense_vector(engine, "r")
             columns.append((dense.values - residual)[dense.mask])
     A = np.array(columns)
     np.testing.assert_allclose(A, A.T, atol=1e-13)

@@ -142,7 +142,7 @@ def test_a_plan_can_be_read_before_it_is_run():
 @pytest.mark.parametrize("order", [2, 3, 4, 5])
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_a_share_never_holds_more_than_was_planned(order, precision, store_of, monkeypatch):
-    monkeypatch.setattr("slrt_dask.engine.share.SMALLEST_BLOCK", 10)
+    monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 10)
     dense = dense_problem(order, fraction=0.7)
     store = store_of(dense.mask, dense.values, parts=2)
     ranks, threads = RANKS[order], 2

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slrt_dask.engine.assignment import Assignment, cut_at_slices
 from slrt_dask.engine.placement import Place, assign_partitions
 from slrt_dask.engine.program import Finished, Program, run_rounds
-from slrt_dask.engine.share import Assignment, Share, cut_at_slices
+from slrt_dask.engine.share import Share
 from slrt_dask.errors import StateLost
 from tests.engine.helpers import dense_problem
 
@@ -75,12 +76,13 @@ class CountUp(Program):
     def first(self):
         return 0
 
-    def step(self, block, message):
+    def step(self, block, message, total):
         if message == "fail":
             raise ValueError("a step that cannot be done")
-        calls = block._scratch.setdefault("calls", np.zeros(1))
-        calls += 1
-        return (float(calls[0]), block.entries)
+        calls = block.fresh("calls") if message == 0 else block.changing("calls")
+        calls[:] = 1.0 if message == 0 else calls + 1.0
+        before = total or (0.0, 0)
+        return (before[0] + float(calls[0]), before[1] + block.entries)
 
     def advance(self, message, total):
         return Finished(total) if message == 2 else message + 1
@@ -143,8 +145,8 @@ def test_blocks_together_are_the_store(held):
     store = held.assignment.store
     for number in range(len(store.partitions)):
         columns, values = store.read_partition(number)
-        blocks = [block for block in held.blocks if block.partition == number]
-        np.testing.assert_array_equal(np.concatenate([b.values for b in blocks]), values)
+        blocks = [resting.block for resting in held.blocks if resting.partition == number]
+        np.testing.assert_array_equal(held.partition_vector(number, "values"), values)
         for mode, column in enumerate(columns):
             found = np.concatenate([block.columns[mode] for block in blocks])
             np.testing.assert_array_equal(found, column)
@@ -155,14 +157,14 @@ def test_an_offset_is_taken_from_every_value_and_precision_is_kept(store_of):
     store = store_of(dense.mask, dense.values)
     share = Share(Assignment(store, (0,), 1, precision="float32", offset=2.5))
     wanted = (store.read_partition(0)[1] - 2.5).astype(np.float32)
-    np.testing.assert_array_equal(share.blocks[0].values, wanted)
-    assert share.blocks[0].scratch("r").dtype == np.float32
+    np.testing.assert_array_equal(share.partition_vector(0, "values"), wanted)
+    assert share.blocks[0].block.fresh("r").dtype == np.float32
     share.close()
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 5])
 def test_held_out_entries_each_go_to_one_block(pieces, store_of, monkeypatch):
-    monkeypatch.setattr("slrt_dask.engine.share.SMALLEST_BLOCK", 1)
+    monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 1)
     dense = dense_problem(3, fraction=0.2, seed=5)
     dense.mask[[0, 3, 7]] = False  # slices without observations, at both ends too
     held = ~dense.mask
@@ -171,7 +173,7 @@ def test_held_out_entries_each_go_to_one_block(pieces, store_of, monkeypatch):
     share = Share(
         Assignment(store, tuple(range(len(store.partitions))), pieces, validation=validation)
     )
-    places = np.concatenate([np.stack(block.queries) for block in share.blocks], axis=1)
+    places = np.concatenate([np.stack(resting.block.queries) for resting in share.blocks], axis=1)
     assert places.shape[1] == held.sum()
     assert len(np.unique(places, axis=1).T) == held.sum()
     share.close()
