@@ -48,9 +48,7 @@ def product_on(engine: LocalEngine, factors: Factors, weights, shift: float):
             out = block.scratch("w")
             np.multiply(block.values, shift, out=out)
             add_local(block, factors, factors, weights, block.values, out)
-            add_crossing(
-                block, factors, weights, crossing_sums(block, factors, block.values), out
-            )
+            add_crossing(block, factors, weights, crossing_sums(block, factors, block.values), out)
 
     return product
 
@@ -60,9 +58,7 @@ def kernel_rows(shape, ranks, entries: int, directory: Path) -> list[tuple[str, 
     batches = low_rank_observations(shape, ranks, entries, seed=0)
     store = from_batches(directory / f"kernel{entries}", batches, shape)
     generator = np.random.default_rng(0)
-    matrices = tuple(
-        generator.standard_normal((n, r)) for n, r in zip(shape, ranks, strict=True)
-    )
+    matrices = tuple(generator.standard_normal((n, r)) for n, r in zip(shape, ranks, strict=True))
     weights, shift, rows = (1.0,) * len(shape), 0.5, []
     repeats = REPEATS if entries < 2_000_000 else 5
     for precision in ("float64", "float32"):
