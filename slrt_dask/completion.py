@@ -46,7 +46,7 @@ class TemporaryPlace:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Completion:
     """A completed tensor: W = offset + Σ_k λ_k Z ×_k U_kU_kᵀ.
 

@@ -14,6 +14,7 @@ import distributed
 import numpy as np
 from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
+from threadpoolctl import threadpool_limits
 
 from slrt_dask import model_files
 from slrt_dask.checkpoint import CheckpointObserver
@@ -111,10 +112,16 @@ def complete(
     )
     plan.check()
     logger.info("plan\n%s", plan)
-    run = None if run_directory is None else _new_run(run_directory, store, settings)
+    if run_directory is not None:
+        _refuse_used_directory(run_directory)
     offset = store.mean if settings.center else 0.0
-    with _engine(store, settings, client, threads, offset, validation) as engine:
-        return _fit(engine, settings, offset, run, observers, validation is not None)
+    # A BLAS that starts threads for the driver's small matrices leaves them spinning on the cores
+    # which the kernels need: two threads were then no faster than one.
+    with (
+        threadpool_limits(limits=1, user_api="blas"),
+        _engine(store, settings, client, threads, offset, validation) as engine,
+    ):
+        return _fit(engine, settings, offset, run_directory, observers, validation is not None)
 
 
 def plan_of(
@@ -144,7 +151,7 @@ def _fit(
     engine: Engine,
     settings: FitSettings,
     offset: float,
-    run: Path | None,
+    run_directory: str | os.PathLike[str] | None,
     observers: Sequence[Observer[Any]],
     validated: bool,
 ) -> Completion:
@@ -157,6 +164,9 @@ def _fit(
         weights=weights,
         certificate_rtol=min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10)),
     )
+
+    # Only now that nothing has been refused: a directory that is made stays.
+    run = None if run_directory is None else _new_run(run_directory, store, settings)
 
     def validation_error(evaluation: Evaluation) -> float:
         factors = Factors.of(evaluation.point)
@@ -248,12 +258,17 @@ def _run_observers(
     return [JsonLinesObserver(run / "records.jsonl"), CheckpointObserver(run, binding)]
 
 
-def _new_run(
-    directory: str | os.PathLike[str], store: ObservationStore, settings: FitSettings
-) -> Path:
+def _refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
     run = Path(normal_path(directory))
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise StoreExists(f"{run} already exists and is not empty; choose a new run directory")
+    return run
+
+
+def _new_run(
+    directory: str | os.PathLike[str], store: ObservationStore, settings: FitSettings
+) -> Path:
+    run = _refuse_used_directory(directory)
     run.mkdir(parents=True, exist_ok=True)
     content = {"store": store.path, "observations": store.digest, "settings": settings.to_dict()}
     (run / "settings.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

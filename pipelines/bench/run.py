@@ -1,7 +1,7 @@
 """Measure the hot loops and what surrounds them, as ratios within one run.
 
-    python pipelines/bench/run.py                  prints a table; about a minute
-    python pipelines/bench/run.py --array cube.npz  also time and sweeps to a test error on real data
+    python pipelines/bench/run.py                    prints a table; about a minute
+    python pipelines/bench/run.py --array cube.npz   also sweeps and time to a test error
 
 Two sides of a ratio are measured in turns and their medians compared, because machines are noisy.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from plain import plain_product, plain_room
+from threadpoolctl import threadpool_limits
 
 import slrt_dask as slrt
 from slrt_dask.data import from_batches, low_rank_observations
@@ -41,11 +42,11 @@ def in_turns(*sides, repeats: int = REPEATS) -> list[float]:
 
 def product_on(engine: LocalEngine, factors: Factors, weights, shift: float):
     """A call that applies the operator once on every block, without the engine's loop."""
-    blocks = engine.on_shares(lambda share: share.blocks)[0]
+    blocks = [resting.block for resting in engine.on_shares(lambda share: share.blocks)[0]]
 
     def product() -> None:
         for block in blocks:
-            out = block.scratch("w")
+            out = block.fresh("w")
             np.multiply(block.values, shift, out=out)
             add_local(block, factors, factors, weights, block.values, out)
             add_crossing(block, factors, weights, crossing_sums(block, factors, block.values), out)
@@ -63,7 +64,8 @@ def kernel_rows(shape, ranks, entries: int, directory: Path) -> list[tuple[str, 
     repeats = REPEATS if entries < 2_000_000 else 5
     for precision in ("float64", "float32"):
         with LocalEngine(store, threads=1, precision=precision) as engine:
-            blocks = engine.on_shares(lambda share: share.blocks)[0]
+            held = engine.on_shares(lambda share: share.blocks)[0]
+            blocks = [resting.block for resting in held]
             columns = tuple(
                 np.concatenate([block.columns[mode] for block in blocks])
                 for mode in range(len(shape))
@@ -157,7 +159,7 @@ def main() -> None:
     parser.add_argument("--array", type=Path, help="an .npz with one array of order 3")
     parser.add_argument("--target", type=float, default=0.0190)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, threadpool_limits(limits=1, user_api="blas"):
         directory = Path(name)
         rows = kernel_rows((145, 145, 200), (10, 10, 5), 420_500, directory)
         rows += kernel_rows((1000, 1000, 100), (10, 10, 5), 10_000_000, directory)

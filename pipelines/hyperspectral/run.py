@@ -1,7 +1,7 @@
 """Hide most of a full array, complete it from the rest, and score the prediction.
 
     python pipelines/hyperspectral/run.py cube.npz
-    python pipelines/hyperspectral/run.py image.npz --key baboon --config pipelines/hyperspectral/image.toml
+    python pipelines/hyperspectral/run.py image.npz --config pipelines/hyperspectral/image.toml
 
 The array (.npy, .npz or zarr; any order) is scaled to [0, 1] by its largest magnitude. A random
 part of it is observed, another random part is held out for the score, the rest is not used.

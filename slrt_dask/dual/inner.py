@@ -187,7 +187,8 @@ class ConjugateGradient(Program):
 
     def _next_iteration(self, message: Round, sums: Matrix, rr: float, rw: float) -> Round:
         # ⟨r, Ar⟩ from the local modes' part and the norm of the slab mode's fibre sums.
-        curvature = rw + self.weights[self.slab_mode] * float(np.vdot(sums, sums))
+        flat = np.ascontiguousarray(sums).reshape(-1)
+        curvature = rw + self.weights[self.slab_mode] * vectors.dot(flat, flat)
         beta = rr / message.squared_residual if message.iteration else 0.0
         denominator = curvature - (beta * rr / message.alpha if message.iteration else 0.0)
         if denominator <= 0.0:

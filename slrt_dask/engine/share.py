@@ -46,11 +46,13 @@ class Share:
         def step(block: Block, total: Any) -> Any:
             return program.step(block, message, total)
 
-        if len(self._chains) == 1:
-            return self._chains[0].run(step, self._background)
-        running = [self._pool.submit(chain.run, step, self._background) for chain in self._chains]
+        # This thread takes the first chain itself: it is awake already, and a scheduler that sees
+        # it running puts the others on other cores.
+        others = self._chains[1:]
+        running = [self._pool.submit(chain.run, step, self._background) for chain in others]
         try:
-            parts = [future.result() for future in running]
+            parts = [self._chains[0].run(step, self._background)]
+            parts += [future.result() for future in running]
         finally:
             # After an error or an interrupt no thread may still be writing to the blocks.
             for future in running:
