@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import dask
 import distributed
 import numpy as np
 from dask.utils import parse_bytes
@@ -28,6 +29,7 @@ from slrt_dask.dual.problem import DualProblem, Evaluation
 from slrt_dask.dual.sampling import ValidationError
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.dual.writing import WriteFibreSums, write_dual_partitions
+from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
@@ -119,7 +121,7 @@ def complete(
     # which the kernels need: two threads were then no faster than one.
     with (
         threadpool_limits(limits=1, user_api="blas"),
-        _engine(store, settings, client, threads, offset, validation) as engine,
+        _engine(store, settings, client, plan, offset, validation) as engine,
     ):
         return _fit(engine, settings, offset, run_directory, observers, validation is not None)
 
@@ -232,20 +234,35 @@ def _engine(
     store: ObservationStore,
     settings: FitSettings,
     client: distributed.Client | None,
-    threads: int | None,
+    plan: Plan,
     offset: float,
     validation: ObservationStore | None,
 ) -> Engine:
+    streamed = {
+        str(worker.place.address): worker.block_entries
+        for worker in plan.workers
+        if worker.block_entries is not None
+    }
     if client is not None:
         return ClusterEngine(
-            store, client, precision=settings.precision, offset=offset, validation=validation
+            store,
+            client,
+            precision=settings.precision,
+            offset=offset,
+            validation=validation,
+            streamed=streamed,
         )
+    here = plan.workers[0]
+    streaming = None
+    if here.block_entries is not None:
+        streaming = Streaming(here.block_entries, dask.config.get("temporary-directory", None))
     return LocalEngine(
         store,
-        threads=_threads_or_all(threads),
+        threads=here.place.threads,
         precision=settings.precision,
         offset=offset,
         validation=validation,
+        streaming=streaming,
     )
 
 

@@ -485,3 +485,22 @@ def test_signature_is_the_documented_one():
     parameters = inspect.signature(slrt.complete).parameters
     assert list(parameters)[:2] == ["store", "ranks"]
     assert all(p.kind is p.KEYWORD_ONLY for p in list(parameters.values())[2:])
+
+
+def test_a_fit_that_does_not_fit_in_memory_is_streamed_and_gives_the_same_answer(
+    fit, store_of, monkeypatch, caplog
+):
+    monkeypatch.setattr("slrt_dask.engine.plan.SMALLEST_STREAMED_BLOCK", 500)
+    monkeypatch.setattr("slrt_dask.engine.plan.LARGEST_STREAMED_BLOCK", 2000)
+    rng = np.random.default_rng(3)
+    mask = rng.random((60, 50, 40)) < 0.3
+    values = np.sin(np.indices(mask.shape).sum(axis=0) / 9.0)
+    store = store_of(mask, values)
+    ranks, options = (4, 3, 3), {"C": 1.0, "max_iterations": 4, "threads": 2}
+    needed = plan_of(store, FitSettings(ranks=ranks, C=1.0), threads=2).largest.total
+    resident = fit(store, ranks, **options)
+    with caplog.at_level("INFO", logger="slrt_dask"):
+        streamed = fit(store, ranks, memory_limit=needed - 1, **options)
+    assert "streamed from disk" in caplog.text
+    np.testing.assert_allclose(predictions(streamed), predictions(resident), rtol=0, atol=1e-8)
+    assert streamed.records[-1].cost == pytest.approx(resident.records[-1].cost, rel=1e-10)

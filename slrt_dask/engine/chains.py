@@ -15,7 +15,6 @@ from slrt_dask.engine.block import Block, Buffers
 from slrt_dask.engine.resting import RestingBlock
 from slrt_dask.engine.scratch import FileVectors, Room
 
-ROOMS = 3
 Step = Callable[[Block, Any], Any]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -18,7 +19,7 @@ import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.engine.assignment import Assignment
+from slrt_dask.engine.assignment import Assignment, Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
 from slrt_dask.engine.program import Finished, Program, run_rounds
@@ -52,7 +53,11 @@ def _held_share(name: str) -> Share:
 
 
 def _load_share(name: str, assignment: Assignment) -> int:
-    plugin = distributed.get_worker().plugins[name]
+    worker = distributed.get_worker()
+    plugin = worker.plugins[name]
+    if assignment.streaming is not None:
+        streaming = replace(assignment.streaming, directory=worker.local_directory)
+        assignment = replace(assignment, streaming=streaming)
     plugin.share = Share(assignment)
     return int(plugin.share.nbytes)
 
@@ -119,7 +124,9 @@ class ClusterEngine(Engine):
         precision: str = "float64",
         offset: float = 0.0,
         validation: ObservationStore | None = None,
+        streamed: dict[str, int] | None = None,
     ) -> None:
+        """streamed : workers whose blocks are to be in files, with the size of a block there."""
         super().__init__(store)
         self._client = client
         self._name = f"slrt-{uuid.uuid4().hex[:12]}"
@@ -128,7 +135,7 @@ class ClusterEngine(Engine):
         places = cluster_places(client)
         self._client.register_plugin(SharePlugin(self._name), name=self._name)
         try:
-            self._load(places, precision, offset, validation)
+            self._load(places, precision, offset, validation, streamed or {})
             self.number_fibres()
         except BaseException:
             self.close()
@@ -140,16 +147,19 @@ class ClusterEngine(Engine):
         precision: str,
         offset: float,
         validation: ObservationStore | None,
+        streamed: dict[str, int],
     ) -> None:
         """Give every worker its partitions, in proportion to its threads."""
         counts = [part.count for part in self.store.partitions]
         loads = []
         for place, partitions in zip(places, assign_partitions(counts, places), strict=True):
             if partitions:
+                address = str(place.address)
+                streaming = Streaming(streamed[address]) if address in streamed else None
                 assignment = Assignment(
-                    self.store, partitions, place.threads, precision, offset, validation
+                    self.store, partitions, place.threads, precision, offset, validation, streaming
                 )
-                self._workers.append(str(place.address))
+                self._workers.append(address)
                 loads.append(
                     self._submit("load", place.address, _load_share, self._name, assignment)
                 )

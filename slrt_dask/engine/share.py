@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from slrt_dask.engine.assignment import Assignment, load_blocks
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.chains import ROOMS, Chain, divide
+from slrt_dask.engine.chains import Chain, divide
+from slrt_dask.engine.costs import ROOMS
 from slrt_dask.engine.program import Program
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory

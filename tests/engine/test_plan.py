@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.engine.base import share_bytes
+from slrt_dask.engine.costs import Costs
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place
-from slrt_dask.engine.plan import fibre_bound, plan_fit, readable
+from slrt_dask.engine.plan import plan_fit, readable
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
 from tests.engine.helpers import RANKS, dense_problem, dual_problem
@@ -56,16 +57,17 @@ def test_a_plan_is_whole_numbers_that_add_up(data):
     threads = [data.draw(st.integers(1, 8)) for _ in range(workers)]
     slab_mode = data.draw(st.integers(0, order - 1))
     plan = plan_of(shape, counts, ranks, threads=threads, slab_mode=slab_mode)
-    assert sum(plan.entries) == sum(counts)
-    assert len(plan.entries) == len(plan.threads) <= min(workers, len(counts))
-    assert not Counter(plan.threads) - Counter(threads)
-    for needed in plan.worker_bytes:
-        causes = dataclasses.astuple(needed)
+    assert sum(worker.entries for worker in plan.workers) == sum(counts)
+    assert len(plan.workers) <= min(workers, len(counts))
+    assert not Counter(w.place.threads for w in plan.workers) - Counter(threads)
+    for needed in (worker.needed for worker in plan.workers):
+        *causes, scratch = dataclasses.astuple(needed)
+        assert scratch == 0  # no limit, nothing on disk
         assert all(type(cause) is int and cause > 0 for cause in causes)
         assert needed.total == sum(causes)
     assert type(plan.exchange_bytes) is int
-    assert (plan.exchange_bytes == 0) == (len(plan.entries) == 1)
-    assert plan.largest.total == max(needed.total for needed in plan.worker_bytes)
+    assert (plan.exchange_bytes == 0) == (len(plan.workers) == 1)
+    assert plan.largest.total == max(worker.needed.total for worker in plan.workers)
     plan.check()  # no limit, no refusal
 
 
@@ -100,7 +102,7 @@ def test_exchange_grows_with_workers_fibres_and_rank():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 2000), min_size=2, max_size=4), st.integers(1, 10**6))
 def test_no_more_fibres_are_planned_than_can_occur(shape, entries):
-    fibres = fibre_bound(header_of(tuple(shape), (entries,)))
+    fibres = Costs(header_of(tuple(shape), (entries,)), (1,) * len(shape)).fibres
     possible = math.prod(shape[1:])
     assert fibres <= possible
     assert fibres >= min(possible, entries)
@@ -110,19 +112,51 @@ def test_what_does_not_fit_is_refused_with_numbers_and_remedy():
     plan = plan_of(threads=[1, 1], limits=[None, 10**6])
     with pytest.raises(MemoryBudgetExceeded) as caught:
         plan.check()
-    message, needed = str(caught.value), plan.worker_bytes[1]
-    for count in (*dataclasses.astuple(needed), needed.total, 10**6):
+    message, needed = str(caught.value), plan.workers[1].needed
+    open_blocks = needed.observations + needed.state
+    for count in (open_blocks, needed.fibre_sums, needed.buffers, needed.total, 10**6):
         assert readable(count) in message
     assert "worker 1" in message
-    assert "more workers" in message
+    assert "raise the memory limit" in message
     assert isinstance(caught.value, MemoryError)
 
 
-def test_a_plan_that_just_fits_is_accepted():
-    total = plan_of().largest.total
-    plan_of(limits=[total]).check()
-    with pytest.raises(MemoryBudgetExceeded):
-        plan_of(limits=[total - 1]).check()
+def test_blocks_stay_in_memory_as_long_as_they_fit_and_then_go_to_disk():
+    counts = (3_000_000, 2_000_000)
+    total = plan_of(counts=counts).largest.total
+    fitting = plan_of(counts=counts, limits=[total]).workers[0]
+    assert fitting.block_entries is None
+    assert fitting.needed.scratch == 0
+    short = plan_of(counts=counts, limits=[total - 1])
+    short.check()
+    assert short.workers[0].block_entries > 0
+    assert short.workers[0].needed.total <= total - 1
+    assert short.workers[0].needed.scratch > 5_000_000 * 8
+    assert "streamed from disk" in str(short)
+    assert "in memory" in str(plan_of(counts=counts))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(400, 4000), st.integers(1, 8))
+def test_a_streamed_plan_uses_no_more_than_it_may_and_larger_limits_give_larger_blocks(
+    megabytes, threads
+):
+    plans = [
+        plan_of(counts=(5_000_000,) * 8, threads=[threads], limits=[limit * 2**20])
+        for limit in (megabytes, 2 * megabytes)
+    ]
+    for plan, limit in zip(plans, (megabytes, 2 * megabytes), strict=True):
+        if plan.largest.total > limit * 2**20:
+            with pytest.raises(MemoryBudgetExceeded):
+                plan.check()
+    small, large = (plan.workers[0].block_entries for plan in plans)
+    assert large is None or small <= large
+
+
+def test_the_plan_says_along_which_mode_less_would_cross():
+    assert plan_of(slab_mode=0).better_slab_mode is None
+    assert plan_of(slab_mode=1, ranks=(5, 5, 5)).better_slab_mode == 0
+    assert "along mode 0" in str(plan_of(slab_mode=1, ranks=(5, 5, 5)))
 
 
 @pytest.mark.parametrize(

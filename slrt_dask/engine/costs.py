@@ -1,0 +1,123 @@
+"""What each part of a fit costs in bytes: the formulas behind a plan, each with its reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slrt_dask.data.header import StoreHeader
+from slrt_dask.engine.prepare import numbers_every_fibre
+from slrt_dask.kernels.blocks import possible_fibres
+from slrt_dask.kernels.rows import padded_width
+
+SOLVER_VECTORS = 4
+"""Of a conjugate gradient iteration: r, p, s and w."""
+KEPT_VECTORS = 5
+"""Duals of the accepted and the trial point, one being refined, and two of a Hessian product."""
+OPEN_VECTORS = 6
+"""Vectors of a block that one step has in hand at most: the solution, r, p, s, w and b."""
+ROOMS = 3
+"""Blocks that a streaming thread has in memory: read, computed, written."""
+RUNTIME_BYTES = 350 * 2**20
+"""The interpreter with its libraries, after compiling the kernels: 327 MB were measured."""
+
+
+@dataclass(frozen=True)
+class WorkerBytes:
+    """Bytes that one worker will hold in memory, by cause, and on its disk."""
+
+    observations: int
+    state: int
+    fibre_sums: int
+    buffers: int
+    runtime: int = RUNTIME_BYTES
+    scratch: int = 0
+
+    @property
+    def total(self) -> int:
+        """In memory."""
+        return self.observations + self.state + self.fibre_sums + self.buffers + self.runtime
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Bytes of a problem's parts.
+
+    held_out : observations for validation, which are held beside the others
+    """
+
+    header: StoreHeader
+    ranks: tuple[int, ...]
+    value_bytes: int = 8
+    held_out: int = 0
+
+    @property
+    def fibres(self) -> int:
+        """How many fibres of the slab mode will be numbered, at most."""
+        header = self.header
+        possible = possible_fibres(header.shape, (header.slab_mode,))
+        if numbers_every_fibre(header.shape, header.slab_mode, header.nnz):
+            return possible
+        return min(possible, header.nnz)
+
+    @property
+    def index_bytes(self) -> int:
+        """Of one entry: its index columns and the fibre numbers that are not among them."""
+        # Modes of order-3 tensors number their fibres by an index column that is there anyway.
+        order = len(self.header.shape)
+        fibre_columns = {2: 1, 3: 1}.get(order, order)
+        return (order + fibre_columns) * self.header.index_dtype.itemsize
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of one set of the slab mode's fibre sums."""
+        return self.fibres * padded_width(self.ranks[self.header.slab_mode]) * 8
+
+    def resident(self, entries: int, threads: int) -> WorkerBytes:
+        """With all blocks in memory."""
+        observations = entries * (self.index_bytes + 2 * self.value_bytes)
+        state = entries * (SOLVER_VECTORS + KEPT_VECTORS) * self.value_bytes
+        return WorkerBytes(
+            observations + self._queries(entries), state, self._sums(threads),
+            self._buffers(entries, threads),
+        )  # fmt: skip
+
+    def streamed(self, entries: int, threads: int, block_entries: int) -> WorkerBytes:
+        """With blocks of about this many entries in files."""
+        open_entries = ROOMS * threads * min(block_entries, entries)
+        kept = (SOLVER_VECTORS + KEPT_VECTORS + 1) * self.value_bytes
+        return WorkerBytes(
+            open_entries * self.index_bytes + self._queries(entries),
+            open_entries * OPEN_VECTORS * self.value_bytes,
+            self._sums(threads),
+            self._buffers(block_entries, threads),
+            scratch=entries * (self.index_bytes + kept),
+        )
+
+    def _sums(self, threads: int) -> int:
+        # A Hessian product has factor and direction side by side: twice the width. Every thread
+        # makes a partial sum, and the complete one arrives beside them.
+        return (threads + 2) * 2 * self.sums_bytes
+
+    def _buffers(self, entries: int, threads: int) -> int:
+        header, slab = self.header, self.header.slab_mode
+        buffers = 0
+        for mode, rank in enumerate(self.ranks):
+            if mode != slab:
+                rows = min(possible_fibres(header.shape, (mode, slab)), entries)
+                buffers += threads * rows * 4 * padded_width(rank) * 8
+        # Reading a partition, or writing its dual, holds its columns once more.
+        largest = max(part.count for part in header.partitions)
+        buffers += largest * (len(header.shape) * header.index_dtype.itemsize + 24)
+        factors = sum(
+            n * padded_width(r) * 8 for n, r in zip(header.shape, self.ranks, strict=True)
+        )
+        return buffers + 6 * factors * (threads + 1)
+
+    def _queries(self, entries: int) -> int:
+        """Held-out entries have columns, fibre numbers and values."""
+        order, index = len(self.header.shape), self.header.index_dtype.itemsize
+        queries = math.ceil(self.held_out * entries / self.header.nnz)
+        # Order 4 and more number the fibres of both kinds of entries together.
+        joint = entries * order * index if self.held_out and order > 3 else 0
+        return queries * (4 * order * index + 24) + joint
