@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         open_store,
     )
     from slrt_dask.dual.certificate import Certificate
-    from slrt_dask.fit import complete
-    from slrt_dask.later import Bounds, Hankel, Linear, Nonnegative, resume
+    from slrt_dask.fit import complete, resume
+    from slrt_dask.later import Bounds, Hankel, Linear, Nonnegative
     from slrt_dask.scoring import Scores, evaluate
 
 # Names are imported when first used, so that `import slrt_dask` stays fast: the solver brings
@@ -45,7 +45,7 @@ _HOMES = {
     "load_completion": "completion",
     "low_rank_tensor": "data",
     "open_store": "data",
-    "resume": "later",
+    "resume": "fit",
 }
 
 __all__ = [

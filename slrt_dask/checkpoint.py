@@ -1,75 +1,176 @@
 """States of a run on disk: atomic, versioned, bound to the observations and the settings.
 
-    <run>/checkpoints/000012/state.npz, state.json      one directory per checkpoint
-    <run>/checkpoints/latest                            the name of the newest, replaced atomically
+    <run>/checkpoints/000012/state.npz, dual/p00000.npy …, state.json
 
-A checkpoint is written under another name and renamed when it is whole, so a directory with a
-proper name is complete. The newest two are kept.
+A checkpoint is written under another name and renamed when it is whole; `state.json`, written last,
+holds a checksum of everything else, so a torn one is known and the one before it is taken. The
+newest two are kept. The dual entries are written, and read again, where they are held.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import shutil
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slrt_dask.errors import CheckpointMismatch
 from slrt_dask.optim.method import MethodState
+from slrt_dask.optim.rcg import ConjugateGradientState
 from slrt_dask.optim.records import IterationRecord
+from slrt_dask.optim.rtr import TrustRegionState
 
 FORMAT_VERSION = 1
 KEPT = 2
+STATES: dict[str, type[MethodState]] = {
+    kind.__name__: kind for kind in (ConjugateGradientState, TrustRegionState)
+}
+logger = logging.getLogger("slrt_dask")
+WriteDual = Callable[[str, MethodState], dict[int, int]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state that was read: everything but the dual entries, which are in `dual`."""
+
+    path: Path
+    kind: type[MethodState]
+    arrays: dict[str, Any]
+    scalars: dict[str, Any]
+    dual_checksums: dict[int, int]
+
+    @property
+    def dual(self) -> Path:
+        return self.path / "dual"
+
+    @property
+    def iteration(self) -> int:
+        return int(self.scalars["iteration"])
+
+    def matrices(self, name: str) -> tuple[Any, ...]:
+        """K matrices, one per mode."""
+        found = [key for key in self.arrays if key.rsplit("_", 1)[0] == name]
+        return tuple(self.arrays[f"{name}_{mode}"] for mode in range(len(found)))
+
+    def state(self, evaluation: Any) -> MethodState:
+        """The method's state, given its evaluation made again."""
+        values: dict[str, Any] = {"evaluation": evaluation}
+        for field in dataclasses.fields(self.kind):
+            if field.name in self.scalars:
+                values[field.name] = self.scalars[field.name]
+            elif field.name != "evaluation":
+                values[field.name] = self.matrices(field.name)
+        return self.kind(**values)
 
 
 class CheckpointObserver:
-    """Writes a checkpoint after every accepted iteration.
+    """Writes a checkpoint after every accepted iteration, or every so many.
 
-    binding : what the state belongs to, written with it (store digest, settings)
+    write_dual : writes the dual entries of a state into a directory; checksums by partition
     """
 
-    def __init__(self, run_directory: str | os.PathLike[str], binding: dict[str, Any]) -> None:
-        self._directory = Path(run_directory) / "checkpoints"
+    def __init__(
+        self, directory: Path, binding: dict[str, Any], write_dual: WriteDual, every: int = 1
+    ) -> None:
+        self._directory = directory
         self._binding = binding
+        self._write_dual = write_dual
+        self._every = every
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
-        write_checkpoint(self._directory, state, self._binding)
+        if state.iteration % self._every == 0:
+            write_checkpoint(self._directory, state, self._binding, self._write_dual)
 
 
-def write_checkpoint(directory: Path, state: MethodState, binding: dict[str, Any]) -> Path:
+def write_checkpoint(
+    directory: Path, state: MethodState, binding: dict[str, Any], write_dual: WriteDual
+) -> Path:
     """Write a state as the newest checkpoint; returns its directory."""
     directory.mkdir(parents=True, exist_ok=True)
     name = f"{state.iteration:06d}"
     unfinished, target = directory / f"{name}.part", directory / name
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
+    (unfinished / "dual").mkdir(parents=True)
     arrays, scalars = _taken_apart(state)
     with open(unfinished / "state.npz", "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
         _to_disk(file)
+    content = {
+        "format_version": FORMAT_VERSION,
+        "kind": type(state).__name__,
+        "state": scalars,
+        "binding": binding,
+        "arrays_checksum": zlib.crc32((unfinished / "state.npz").read_bytes()),
+        "dual_checksums": write_dual(str(unfinished / "dual"), state),
+    }
     with open(unfinished / "state.json", "w", encoding="utf-8") as file:
-        json.dump({"format_version": FORMAT_VERSION, "state": scalars, "binding": binding}, file)
+        json.dump(content, file)
         _to_disk(file)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(unfinished, target)
-    _point_to(directory, name)
-    for older in sorted(_complete(directory))[:-KEPT]:
+    for older in _numbered(directory)[:-KEPT]:
         shutil.rmtree(directory / older, ignore_errors=True)
     return target
+
+
+def read_checkpoint(directory: Path, binding: dict[str, Any]) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None if there is none.
+
+    One that belongs to other observations or settings is an error: it must not be skipped.
+    """
+    for name in reversed(_numbered(directory)):
+        checkpoint = _read_one(directory / name, binding)
+        if checkpoint is not None:
+            return checkpoint
+        logger.warning("the checkpoint %s is torn; the one before it is taken", directory / name)
+    return None
+
+
+def drop_checkpoint(checkpoint: Checkpoint) -> None:
+    """Remove a checkpoint whose dual entries turned out to be torn."""
+    shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+
+def _read_one(path: Path, binding: dict[str, Any]) -> Checkpoint | None:
+    try:
+        content = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        if zlib.crc32((path / "state.npz").read_bytes()) != content["arrays_checksum"]:
+            return None
+        with np.load(path / "state.npz", allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        checksums = {int(number): sum_ for number, sum_ in content["dual_checksums"].items()}
+        kind, scalars, bound = STATES[content["kind"]], content["state"], content["binding"]
+        version = content["format_version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if version != FORMAT_VERSION:
+        raise CheckpointMismatch(
+            f"{path} has format version {version}; this release reads {FORMAT_VERSION}"
+        )
+    if bound != binding:
+        raise CheckpointMismatch(
+            f"{path} belongs to other observations or settings than its run; start a new run"
+        )
+    return Checkpoint(path, kind, arrays, scalars, checksums)
 
 
 def _taken_apart(state: MethodState) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arrays by name, and everything else as plain values."""
     arrays: dict[str, Any] = {}
-    scalars: dict[str, Any] = {"method": type(state).__name__}
+    scalars: dict[str, Any] = {}
     for field in dataclasses.fields(state):
         value = getattr(state, field.name)
         if field.name == "evaluation":
             scalars["cost"] = value.cost
-            scalars["inner_residual"] = value.inner.residual
+            scalars["inner"] = dataclasses.asdict(value.inner)
             _add_matrices(arrays, "point", value.point)
         elif isinstance(value, tuple):
             _add_matrices(arrays, field.name, value)
@@ -83,14 +184,10 @@ def _add_matrices(arrays: dict[str, Any], name: str, matrices: tuple[Any, ...]) 
         arrays[f"{name}_{mode}"] = matrix
 
 
-def _complete(directory: Path) -> list[str]:
-    return [entry.name for entry in directory.iterdir() if entry.name.isdigit()]
-
-
-def _point_to(directory: Path, name: str) -> None:
-    pointer = directory / "latest.part"
-    pointer.write_text(name + "\n", encoding="utf-8")
-    os.replace(pointer, directory / "latest")
+def _numbered(directory: Path) -> list[str]:
+    if not directory.is_dir():
+        return []
+    return sorted(entry.name for entry in directory.iterdir() if entry.name.isdigit())
 
 
 def _to_disk(file: Any) -> None:

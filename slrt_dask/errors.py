@@ -49,6 +49,10 @@ class NotYetAvailable(SlrtError, NotImplementedError):
     """A documented name whose capability is not in this release."""
 
 
+class CheckpointMismatch(SlrtError, ValueError):
+    """A run or checkpoint that belongs to something else than what it is used for."""
+
+
 class StateLost(SlrtError, RuntimeError):
     """A worker that no longer holds the state a step was written for."""
 

@@ -1,13 +1,12 @@
-"""From a store to a completion: plan, engine, problem, method, loop, and the model on disk."""
+"""From a store to a completion: arguments, plan and engine; then `pipeline.Fit` does the work."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import dask
@@ -17,35 +16,24 @@ from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_limits
 
-from slrt_dask import model_files
-from slrt_dask.checkpoint import CheckpointObserver
-from slrt_dask.completion import Completion, TemporaryPlace
+from slrt_dask.completion import Completion, load_completion
 from slrt_dask.config import FitSettings
-from slrt_dask.data.location import normal_path
-from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.certificate import Certificate
-from slrt_dask.dual.operator import Factors
-from slrt_dask.dual.problem import DualProblem, Evaluation
-from slrt_dask.dual.sampling import ValidationError
-from slrt_dask.dual.start import spectral_start
-from slrt_dask.dual.writing import WriteFibreSums, write_dual_partitions
+from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, cluster_places
 from slrt_dask.engine.plan import Plan, plan_fit
-from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, StoreExists
-from slrt_dask.model_files import ModelHeader
-from slrt_dask.monitor import JsonLinesObserver, LogObserver
-from slrt_dask.optim.loop import Outcome, minimise
-from slrt_dask.optim.rcg import ConjugateGradient
+from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, SlrtError
 from slrt_dask.optim.records import Observer
-from slrt_dask.optim.rtr import TrustRegion
-from slrt_dask.optim.stopping import StopRules
+from slrt_dask.optim.stopping import StopReason
+from slrt_dask.pipeline import Fit
+from slrt_dask.runs import create_run, open_run, refuse_used_directory
 
 logger = logging.getLogger("slrt_dask")
 Number = TypeVar("Number", int, float)
+UNFINISHED = (StopReason.INTERRUPTED,)
 
 
 def complete(
@@ -68,6 +56,7 @@ def complete(
     threads: int | None = None,
     precision: str = "float64",
     seed: int = 0,
+    checkpoint_every: int = 1,
     observers: Sequence[Observer[Any]] = (),
 ) -> Completion:
     """Complete a tensor from its observations; the answer comes with a certificate.
@@ -84,6 +73,7 @@ def complete(
     run_directory : where records, checkpoints and the completion are kept; a new directory
     client : a distributed client; without one the fit runs in this process, with threads
     memory_limit : bytes that a worker (or this process) may use, as a number or like "4GB"
+    checkpoint_every : iterations between checkpoints, where there is a run directory
     """
     _refuse_what_is_not_there(ranks, C, constraint)
     settings = FitSettings(
@@ -104,6 +94,68 @@ def complete(
         raise InvalidInput(
             f"the validation store has shape {validation.shape}, the observations {store.shape}"
         )
+    plan = _checked_plan(store, settings, client, memory_limit, threads, validation)
+    if run_directory is not None:
+        refuse_used_directory(run_directory)
+    with _fitting(store, settings, client, plan, validation) as fit:
+        # Only now that nothing has been refused: a directory that is made stays.
+        run = run_directory and create_run(run_directory, store, validation, settings)
+        return fit.run(run or None, observers, checkpoint_every)
+
+
+def resume(
+    run_directory: str | os.PathLike[str],
+    *,
+    client: distributed.Client | None = None,
+    memory_limit: int | str | None = None,
+    threads: int | None = None,
+    checkpoint_every: int = 1,
+    observers: Sequence[Observer[Any]] = (),
+) -> Completion:
+    """Go on with a run that was stopped or killed, from its newest checkpoint.
+
+    A run that had ended by itself is returned as it is. The answer is that of an undisturbed run;
+    where it computes may differ: `client`, `memory_limit` and `threads` are as in `complete`.
+    """
+    run = open_run(run_directory)
+    with contextlib.suppress(SlrtError):
+        done = load_completion(run.completion)
+        if done.stop_reason not in UNFINISHED:
+            return done
+    store = run.open_store()
+    validation = None if run.validation is None else open_store(run.validation)
+    settings = run.settings
+    plan = _checked_plan(store, settings, client, memory_limit, threads, validation)
+    with _fitting(store, settings, client, plan, validation) as fit:
+        return fit.run(run, observers, checkpoint_every)
+
+
+@contextlib.contextmanager
+def _fitting(
+    store: ObservationStore,
+    settings: FitSettings,
+    client: distributed.Client | None,
+    plan: Plan,
+    validation: ObservationStore | None,
+) -> Iterator[Fit]:
+    offset = store.mean if settings.center else 0.0
+    # A BLAS that starts threads for the driver's small matrices leaves them spinning on the cores
+    # which the kernels need: two threads were then no faster than one.
+    with (
+        threadpool_limits(limits=1, user_api="blas"),
+        _engine(store, settings, client, plan, offset, validation) as engine,
+    ):
+        yield Fit.of(engine, settings, offset, validation is not None)
+
+
+def _checked_plan(
+    store: ObservationStore,
+    settings: FitSettings,
+    client: distributed.Client | None,
+    memory_limit: int | str | None,
+    threads: int | None,
+    validation: ObservationStore | None,
+) -> Plan:
     plan = plan_of(
         store,
         settings,
@@ -114,16 +166,7 @@ def complete(
     )
     plan.check()
     logger.info("plan\n%s", plan)
-    if run_directory is not None:
-        _refuse_used_directory(run_directory)
-    offset = store.mean if settings.center else 0.0
-    # A BLAS that starts threads for the driver's small matrices leaves them spinning on the cores
-    # which the kernels need: two threads were then no faster than one.
-    with (
-        threadpool_limits(limits=1, user_api="blas"),
-        _engine(store, settings, client, plan, offset, validation) as engine,
-    ):
-        return _fit(engine, settings, offset, run_directory, observers, validation is not None)
+    return plan
 
 
 def plan_of(
@@ -147,87 +190,6 @@ def plan_of(
     return plan_fit(
         store.header, settings.ranks, places=places, value_bytes=value_bytes, held_out=held_out
     )
-
-
-def _fit(
-    engine: Engine,
-    settings: FitSettings,
-    offset: float,
-    run_directory: str | os.PathLike[str] | None,
-    observers: Sequence[Observer[Any]],
-    validated: bool,
-) -> Completion:
-    store = engine.store
-    weights = settings.lambdas or tuple(float(length) for length in store.shape)
-    problem = DualProblem(
-        engine,
-        settings.ranks,
-        cost_weight=settings.C,
-        weights=weights,
-        certificate_rtol=min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10)),
-    )
-
-    # Only now that nothing has been refused: a directory that is made stays.
-    run = None if run_directory is None else _new_run(run_directory, store, settings)
-
-    def validation_error(evaluation: Evaluation) -> float:
-        factors = Factors.of(evaluation.point)
-        return float(engine.run(ValidationError(evaluation.dual.name, factors, weights)))
-
-    outcome = minimise(
-        problem,
-        METHODS[settings.method](),
-        spectral_start(problem, settings.seed),
-        StopRules(
-            settings.gap_tolerance,
-            settings.gradient_tolerance,
-            settings.max_iterations,
-            settings.max_seconds,
-        ),
-        observers=[LogObserver(), *_run_observers(run, store, settings), *observers],
-        validate=validation_error if validated else None,
-    )
-    return _written(problem, outcome, offset, run)
-
-
-METHODS = {"auto": ConjugateGradient, "rcg": ConjugateGradient, "rtr": TrustRegion}
-
-
-def _written(
-    problem: DualProblem, outcome: Outcome[Any], offset: float, run: Path | None
-) -> Completion:
-    """Write the model where the run is kept, or to a temporary place that lives with the result."""
-    engine = problem.engine
-    evaluation = cast(Evaluation, outcome.evaluation)
-    held = None if run is not None else TemporaryPlace()
-    path = normal_path(Path(held.path if held is not None else str(run)) / "completion")
-    store = engine.store.header
-    header = ModelHeader(
-        dual=replace(store, kind="dual", dtype="float64", mean=0.0, digest=""),
-        cost_weight=problem.cost_weight,
-        lambdas=problem.weights,
-        offset=offset,
-        certificate=cast(Certificate, outcome.certificate),
-        stop_reason=outcome.reason,
-        records=outcome.records,
-        observations=store.digest,
-        checksums={},
-    )
-
-    def write_dual(target: str) -> tuple[int, ...]:
-        checksums: dict[int, int] = {}
-        for part in engine.on_shares(write_dual_partitions, target, evaluation.dual.name):
-            checksums.update(part)
-        return tuple(checksums[number] for number in range(len(store.partitions)))
-
-    def write_sums(group: str) -> dict[str, int]:
-        factors = Factors.of(evaluation.point)
-        program = WriteFibreSums(evaluation.dual.name, factors, store.slab_mode, group)
-        checksums: dict[str, int] = engine.run(program)
-        return checksums
-
-    written = model_files.write_model(path, header, evaluation.point, write_dual, write_sums)
-    return Completion(path, written, evaluation.point, held)
 
 
 def _engine(
@@ -264,32 +226,6 @@ def _engine(
         validation=validation,
         streaming=streaming,
     )
-
-
-def _run_observers(
-    run: Path | None, store: ObservationStore, settings: FitSettings
-) -> list[Observer[Any]]:
-    if run is None:
-        return []
-    binding = {"observations": store.digest, "settings": settings.to_dict()}
-    return [JsonLinesObserver(run / "records.jsonl"), CheckpointObserver(run, binding)]
-
-
-def _refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
-    run = Path(normal_path(directory))
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise StoreExists(f"{run} already exists and is not empty; choose a new run directory")
-    return run
-
-
-def _new_run(
-    directory: str | os.PathLike[str], store: ObservationStore, settings: FitSettings
-) -> Path:
-    run = _refuse_used_directory(directory)
-    run.mkdir(parents=True, exist_ok=True)
-    content = {"store": store.path, "observations": store.digest, "settings": settings.to_dict()}
-    (run / "settings.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return run
 
 
 def _numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]:

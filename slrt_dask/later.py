@@ -25,7 +25,3 @@ def Linear(A: object, b: object, kind: str = ">=") -> NoReturn:
 
 def Hankel(tau: object, deviation: object = "auto") -> NoReturn:
     _refuse("Hankel")
-
-
-def resume(run_directory: object, client: object = None) -> NoReturn:
-    _refuse("resume")

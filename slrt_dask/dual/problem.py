@@ -40,7 +40,6 @@ class Evaluation:
     cost: float
     inner: InnerSummary
     dual: VectorHandle
-    products: InnerOutcome
 
 
 class DualProblem:
@@ -92,7 +91,7 @@ class DualProblem:
         )
         # Right for a truncated solve too: off by half of rᵀA⁻¹r only, and never too high.
         cost = 0.5 * (outcome.b_dot_x + outcome.r_dot_x)
-        return Evaluation(point, cost, self._summary(outcome, self._norm), dual, outcome)
+        return Evaluation(point, cost, self._summary(outcome, self._norm), dual)
 
     def gradient(self, evaluation: Evaluation) -> Point:
         """∇_k g = −λ_k Z_k (Z_kᵀ U_k), K matrices (n_k, r_k)."""

@@ -6,6 +6,8 @@ one task that ends the reduction of the fibre sums writes those.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +38,35 @@ def write_dual_partitions(share: Share, path: str, vector: str) -> dict[int, int
             path, name, columns, share.partition_vector(number, vector)
         )
     return checksums
+
+
+def write_dual_files(share: Share, directory: str, vector: str) -> dict[int, int]:
+    """Write a share's part of a dual vector for a checkpoint; checksums by partition."""
+    checksums = {}
+    for number in share.assignment.partitions:
+        values = share.partition_vector(number, vector)
+        with open(_dual_file(share, directory, number), "wb") as file:
+            np.save(file, values, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        checksums[number] = zlib.crc32(values.data)
+    return checksums
+
+
+def read_dual_files(share: Share, directory: str, vector: str, checksums: dict[int, int]) -> None:
+    """Put a share's part of a checkpoint's dual vector back under a name."""
+    for number in share.assignment.partitions:
+        file = _dual_file(share, directory, number)
+        values = None
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            values = np.load(file, allow_pickle=False)
+        if values is None or zlib.crc32(values.data) != checksums.get(number):
+            raise StoreCorrupt(f"{file} was lost or altered after it was written")
+        share.put_partition_vector(number, vector, values)
+
+
+def _dual_file(share: Share, directory: str, number: int) -> str:
+    return f"{directory}/{share.assignment.store.partitions[number].name}.npy"
 
 
 @dataclass(frozen=True)

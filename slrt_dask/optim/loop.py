@@ -58,16 +58,18 @@ def minimise(
     observers: Sequence[Observer[StateType]] = (),
     clock: Callable[[], float] = time.monotonic,
     validate: Callable[[Any], float] | None = None,
+    elapsed: float = 0.0,
 ) -> Outcome[StateType]:
     """Run a method from a point, or from the state of an earlier run, until a rule ends it.
 
     The certificate is computed every certify_every iterations and whenever the run would end, the
     validation error every iteration. An interrupt (KeyboardInterrupt) ends the run at the last
-    accepted state, and the certificate is still computed; a second one is raised.
+    accepted state, and the certificate is still computed; a second one is raised. elapsed is the
+    time that an earlier part of the run took.
     """
     if certify_every < 1:
         raise InvalidConfig(f"certify_every is {certify_every}; give 1 or more")
-    began = clock()
+    began = clock() - elapsed
     told = isinstance(start, MethodState)
     swept = problem.sweeps if told else 0
     state: StateType = start if isinstance(start, MethodState) else method.init(problem, start)

@@ -1,0 +1,187 @@
+"""One fit from an engine to a model on disk: problem, start or checkpoint, loop, writing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from slrt_dask import model_files
+from slrt_dask.checkpoint import (
+    Checkpoint,
+    CheckpointObserver,
+    drop_checkpoint,
+    read_checkpoint,
+)
+from slrt_dask.completion import Completion, TemporaryPlace
+from slrt_dask.config import FitSettings
+from slrt_dask.data.location import normal_path
+from slrt_dask.dual.certificate import Certificate
+from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary
+from slrt_dask.dual.sampling import ValidationError
+from slrt_dask.dual.start import spectral_start
+from slrt_dask.dual.writing import (
+    WriteFibreSums,
+    read_dual_files,
+    write_dual_files,
+    write_dual_partitions,
+)
+from slrt_dask.engine.base import Engine
+from slrt_dask.errors import StoreCorrupt
+from slrt_dask.model_files import ModelHeader
+from slrt_dask.monitor import JsonLinesObserver, LogObserver
+from slrt_dask.optim.loop import Outcome, minimise
+from slrt_dask.optim.method import MethodState
+from slrt_dask.optim.rcg import ConjugateGradient
+from slrt_dask.optim.records import IterationRecord, Observer
+from slrt_dask.optim.rtr import TrustRegion
+from slrt_dask.optim.stopping import StopRules
+from slrt_dask.runs import RunDirectory
+
+METHODS = {"auto": ConjugateGradient, "rcg": ConjugateGradient, "rtr": TrustRegion}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fit on an engine that holds its observations.
+
+    offset : what was subtracted from the observations
+    validated : whether the engine holds observations for validation too
+    """
+
+    engine: Engine
+    problem: DualProblem
+    settings: FitSettings
+    offset: float
+    validated: bool
+
+    @classmethod
+    def of(cls, engine: Engine, settings: FitSettings, offset: float, validated: bool) -> Fit:
+        weights = settings.lambdas or tuple(float(length) for length in engine.store.shape)
+        problem = DualProblem(
+            engine,
+            settings.ranks,
+            cost_weight=settings.C,
+            weights=weights,
+            certificate_rtol=min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10)),
+        )
+        return cls(engine, problem, settings, offset, validated)
+
+    def run(
+        self, run: RunDirectory | None, observers: Sequence[Observer[Any]], every: int = 1
+    ) -> Completion:
+        """Start, or go on from the run's newest checkpoint; write the result."""
+        start: Any = None
+        earlier: tuple[IterationRecord, ...] = ()
+        if run is not None:
+            start = self._last_state(run)
+            if start is not None:
+                earlier = run.keep_records(start.iteration)
+        if start is None:
+            start = spectral_start(self.problem, self.settings.seed)
+        outcome = minimise(
+            self.problem,
+            METHODS[self.settings.method](),
+            start,
+            StopRules(
+                self.settings.gap_tolerance,
+                self.settings.gradient_tolerance,
+                self.settings.max_iterations,
+                self.settings.max_seconds,
+            ),
+            observers=[LogObserver(), *self._run_observers(run, every), *observers],
+            validate=self._validation_error if self.validated else None,
+            elapsed=earlier[-1].seconds if earlier else 0.0,
+        )
+        return self._written(outcome, (*earlier, *outcome.records), run)
+
+    def _validation_error(self, evaluation: Evaluation) -> float:
+        factors = Factors.of(evaluation.point)
+        program = ValidationError(evaluation.dual.name, factors, self.problem.weights)
+        return float(self.engine.run(program))
+
+    # ---- checkpoints ------------------------------------------------------------------------
+
+    def _run_observers(self, run: RunDirectory | None, every: int) -> list[Observer[Any]]:
+        if run is None:
+            return []
+        return [
+            JsonLinesObserver(run.records_file),
+            CheckpointObserver(run.checkpoints, run.binding, self._write_dual_files, every),
+        ]
+
+    def _write_dual_files(self, directory: str, state: MethodState) -> dict[int, int]:
+        name = cast(Evaluation, state.evaluation).dual.name
+        return _joined(self.engine.on_shares(write_dual_files, directory, name))
+
+    def _last_state(self, run: RunDirectory) -> MethodState | None:
+        while True:
+            checkpoint = read_checkpoint(run.checkpoints, run.binding)
+            if checkpoint is None:
+                return None
+            try:
+                return checkpoint.state(self._evaluation(checkpoint))
+            except StoreCorrupt:
+                drop_checkpoint(checkpoint)
+
+    def _evaluation(self, checkpoint: Checkpoint) -> Evaluation:
+        """What was known at a checkpoint's point; its dual goes back to where the blocks are."""
+        dual = self.engine.new_vector()
+        arguments = (str(checkpoint.dual), dual.name, checkpoint.dual_checksums)
+        self.engine.on_shares(read_dual_files, *arguments)
+        inner = InnerSummary(**checkpoint.scalars["inner"])
+        point = checkpoint.matrices("point")
+        return Evaluation(point, float(checkpoint.scalars["cost"]), inner, dual)
+
+    # ---- the result -------------------------------------------------------------------------
+
+    def _written(
+        self,
+        outcome: Outcome[Any],
+        records: tuple[IterationRecord, ...],
+        run: RunDirectory | None,
+    ) -> Completion:
+        """Write the model where the run is kept, or to a place that goes with the result."""
+        evaluation = cast(Evaluation, outcome.evaluation)
+        if run is None:
+            held = TemporaryPlace()
+            path = normal_path(Path(held.path) / "completion")
+        else:
+            held, path = None, run.prepare_completion()
+        store = self.engine.store.header
+        header = ModelHeader(
+            dual=replace(store, kind="dual", dtype="float64", mean=0.0, digest=""),
+            cost_weight=self.problem.cost_weight,
+            lambdas=self.problem.weights,
+            offset=self.offset,
+            certificate=cast(Certificate, outcome.certificate),
+            stop_reason=outcome.reason,
+            records=records,
+            observations=store.digest,
+            checksums={},
+        )
+
+        def write_dual(target: str) -> tuple[int, ...]:
+            name = evaluation.dual.name
+            checksums = _joined(self.engine.on_shares(write_dual_partitions, target, name))
+            return tuple(checksums[number] for number in range(len(store.partitions)))
+
+        def write_sums(group: str) -> dict[str, int]:
+            factors = Factors.of(evaluation.point)
+            program = WriteFibreSums(evaluation.dual.name, factors, store.slab_mode, group)
+            checksums: dict[str, int] = self.engine.run(program)
+            return checksums
+
+        written = model_files.write_model(path, header, evaluation.point, write_dual, write_sums)
+        if run is not None:
+            run.forget_old_completion()
+        return Completion(path, written, evaluation.point, held)
+
+
+def _joined(parts: list[dict[int, int]]) -> dict[int, int]:
+    joined: dict[int, int] = {}
+    for part in parts:
+        joined.update(part)
+    return joined

@@ -1,0 +1,156 @@
+"""A run on disk: what was asked for, its history, its checkpoints and its result.
+
+<run>/settings.json     the store, its digest, the settings; written first
+<run>/records.jsonl     one line per iteration
+<run>/checkpoints/      states from which the run can go on
+<run>/completion/       the result, once there is one
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from slrt_dask.config import FitSettings
+from slrt_dask.data.location import normal_path
+from slrt_dask.data.store import ObservationStore, open_store
+from slrt_dask.errors import CheckpointMismatch, StoreExists, StoreNotFound
+from slrt_dask.optim.records import IterationRecord
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A directory that belongs to one fit."""
+
+    path: Path
+    store: str
+    observations: str
+    validation: str | None
+    settings: FitSettings
+
+    @property
+    def records_file(self) -> Path:
+        return self.path / "records.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def completion(self) -> Path:
+        return self.path / "completion"
+
+    @property
+    def binding(self) -> dict[str, Any]:
+        """What a checkpoint belongs to: it is of no use to another fit."""
+        settings = json.loads(json.dumps(self.settings.to_dict()))
+        return {"observations": self.observations, "settings": settings}
+
+    def open_store(self) -> ObservationStore:
+        """The observations of the run, if they are still the same."""
+        store = open_store(self.store)
+        if store.digest != self.observations:
+            raise CheckpointMismatch(
+                f"{self.store} holds other observations (digest {store.digest[:12]}) than the run "
+                f"{self.path} was made for ({self.observations[:12]}); start a new run"
+            )
+        return store
+
+    def keep_records(self, last_iteration: int) -> tuple[IterationRecord, ...]:
+        """The history up to an iteration; whatever came later is taken out of the file."""
+        records = []
+        if self.records_file.exists():
+            for line in self.records_file.read_text(encoding="utf-8").splitlines():
+                record = _parsed(line)
+                if record is not None and record.iteration <= last_iteration:
+                    records.append(record)
+        text = "".join(json.dumps(asdict(record)) + "\n" for record in records)
+        _replace_file(self.records_file, text)
+        return tuple(records)
+
+    def prepare_completion(self) -> str:
+        """The path for the result; one that an earlier part of the run left is put aside."""
+        shutil.rmtree(self.path / "completion.old", ignore_errors=True)
+        if self.completion.exists():
+            os.replace(self.completion, self.path / "completion.old")
+        return str(self.completion)
+
+    def forget_old_completion(self) -> None:
+        shutil.rmtree(self.path / "completion.old", ignore_errors=True)
+
+
+def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
+    """The path of a directory that is new or empty."""
+    path = Path(normal_path(directory))
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreExists(
+            f"{path} already exists and is not empty; choose a new run directory, or resume the "
+            f"run that is there"
+        )
+    return path
+
+
+def create_run(
+    directory: str | os.PathLike[str],
+    store: ObservationStore,
+    validation: ObservationStore | None,
+    settings: FitSettings,
+) -> RunDirectory:
+    """Make a directory for a new run."""
+    path = refuse_used_directory(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    content = {
+        "format_version": FORMAT_VERSION,
+        "store": store.path,
+        "observations": store.digest,
+        "validation": None if validation is None else validation.path,
+        "settings": settings.to_dict(),
+    }
+    _replace_file(path / "settings.json", json.dumps(content, indent=2) + "\n")
+    return open_run(path)
+
+
+def open_run(directory: str | os.PathLike[str]) -> RunDirectory:
+    """The run in a directory."""
+    path = Path(normal_path(directory))
+    try:
+        content = json.loads((path / "settings.json").read_text(encoding="utf-8"))
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in content["settings"].items()
+        }
+        return RunDirectory(
+            path,
+            content["store"],
+            content["observations"],
+            content["validation"],
+            FitSettings(**values),
+        )
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoreNotFound(f"{path} holds no run; check the path") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointMismatch(f"{path}/settings.json cannot be read: {error}") from error
+
+
+def _parsed(line: str) -> IterationRecord | None:
+    """A record, or None for the torn line that a killed process may leave."""
+    try:
+        row = json.loads(line)
+        return IterationRecord(**{**row, "ranks": tuple(row["ranks"])})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _replace_file(path: Path, text: str) -> None:
+    unfinished = path.with_name(path.name + ".part")
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
