@@ -134,6 +134,11 @@ def read_checkpoint(directory: Path, binding: dict[str, Any]) -> Checkpoint | No
     return None
 
 
+def newest_iteration(directory: Path) -> int:
+    """The iteration of the newest checkpoint, torn or not; -1 if there is none."""
+    return max((int(name) for name in _numbered(directory)), default=-1)
+
+
 def drop_checkpoint(checkpoint: Checkpoint) -> None:
     """Remove a checkpoint whose dual entries turned out to be torn."""
     shutil.rmtree(checkpoint.path, ignore_errors=True)

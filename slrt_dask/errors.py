@@ -57,5 +57,9 @@ class StateLost(SlrtError, RuntimeError):
     """A worker that no longer holds the state a step was written for."""
 
 
+class ClusterLost(SlrtError, ConnectionError):
+    """A cluster whose workers or scheduler went away and did not come back."""
+
+
 class NumericalBreakdown(SlrtError, ArithmeticError):
     """A computation that produced a value no exact arithmetic would."""

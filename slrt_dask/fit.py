@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import dask
@@ -16,6 +16,7 @@ from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_limits
 
+from slrt_dask.checkpoint import newest_iteration
 from slrt_dask.completion import Completion, load_completion
 from slrt_dask.config import FitSettings
 from slrt_dask.data.store import ObservationStore, open_store
@@ -29,7 +30,8 @@ from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, SlrtE
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.pipeline import Fit
-from slrt_dask.runs import create_run, open_run, refuse_used_directory
+from slrt_dask.recovery import persist
+from slrt_dask.runs import RunDirectory, create_run, open_run, refuse_used_directory
 
 logger = logging.getLogger("slrt_dask")
 Number = TypeVar("Number", int, float)
@@ -94,13 +96,24 @@ def complete(
         raise InvalidInput(
             f"the validation store has shape {validation.shape}, the observations {store.shape}"
         )
-    plan = _checked_plan(store, settings, client, memory_limit, threads, validation)
+    request = _Request(store, settings, client, memory_limit, threads, validation)
+    request.plan()
     if run_directory is not None:
         refuse_used_directory(run_directory)
-    with _fitting(store, settings, client, plan, validation) as fit:
-        # Only now that nothing has been refused: a directory that is made stays.
-        run = run_directory and create_run(run_directory, store, validation, settings)
-        return fit.run(run or None, observers, checkpoint_every)
+    made: list[RunDirectory] = []
+
+    def attempt(event: str) -> Completion:
+        with request.fitting() as fit:
+            # Only now that nothing has been refused: a directory that is made stays.
+            if run_directory is not None and not made:
+                made.append(create_run(run_directory, store, validation, settings))
+            return fit.run(made[0] if made else None, observers, checkpoint_every, event)
+
+    def reached() -> int:
+        return newest_iteration(made[0].checkpoints) if made else -1
+
+    remedy = "start workers and resume the run" if run_directory else "give a run directory"
+    return cast(Completion, persist(attempt, client, reached, remedy))
 
 
 def resume(
@@ -122,51 +135,58 @@ def resume(
         done = load_completion(run.completion)
         if done.stop_reason not in UNFINISHED:
             return done
-    store = run.open_store()
     validation = None if run.validation is None else open_store(run.validation)
-    settings = run.settings
-    plan = _checked_plan(store, settings, client, memory_limit, threads, validation)
-    with _fitting(store, settings, client, plan, validation) as fit:
-        return fit.run(run, observers, checkpoint_every)
+    request = _Request(run.open_store(), run.settings, client, memory_limit, threads, validation)
+
+    def attempt(event: str) -> Completion:
+        with request.fitting() as fit:
+            return fit.run(run, observers, checkpoint_every, event or "resumed")
+
+    def reached() -> int:
+        return newest_iteration(run.checkpoints)
+
+    return cast(Completion, persist(attempt, client, reached, "start workers and resume again"))
 
 
-@contextlib.contextmanager
-def _fitting(
-    store: ObservationStore,
-    settings: FitSettings,
-    client: distributed.Client | None,
-    plan: Plan,
-    validation: ObservationStore | None,
-) -> Iterator[Fit]:
-    offset = store.mean if settings.center else 0.0
-    # A BLAS that starts threads for the driver's small matrices leaves them spinning on the cores
-    # which the kernels need: two threads were then no faster than one.
-    with (
-        threadpool_limits(limits=1, user_api="blas"),
-        _engine(store, settings, client, plan, offset, validation) as engine,
-    ):
-        yield Fit.of(engine, settings, offset, validation is not None)
+@dataclass(frozen=True)
+class _Request:
+    """A fit that was asked for, and where it may run."""
 
+    store: ObservationStore
+    settings: FitSettings
+    client: distributed.Client | None
+    memory_limit: int | str | None
+    threads: int | None
+    validation: ObservationStore | None
 
-def _checked_plan(
-    store: ObservationStore,
-    settings: FitSettings,
-    client: distributed.Client | None,
-    memory_limit: int | str | None,
-    threads: int | None,
-    validation: ObservationStore | None,
-) -> Plan:
-    plan = plan_of(
-        store,
-        settings,
-        client=client,
-        memory_limit=memory_limit,
-        threads=threads,
-        held_out=0 if validation is None else validation.nnz,
-    )
-    plan.check()
-    logger.info("plan\n%s", plan)
-    return plan
+    def plan(self) -> Plan:
+        """The plan for the workers that there are now; refused if it does not fit."""
+        plan = plan_of(
+            self.store,
+            self.settings,
+            client=self.client,
+            memory_limit=self.memory_limit,
+            threads=self.threads,
+            held_out=0 if self.validation is None else self.validation.nnz,
+        )
+        plan.check()
+        return plan
+
+    @contextlib.contextmanager
+    def fitting(self) -> Iterator[Fit]:
+        """A fit whose observations are loaded, for as long as the context lasts."""
+        plan = self.plan()
+        logger.info("plan\n%s", plan)
+        offset = self.store.mean if self.settings.center else 0.0
+        # A BLAS that starts threads for the driver's small matrices leaves them spinning on the
+        # cores which the kernels need: two threads were then no faster than one.
+        with (
+            threadpool_limits(limits=1, user_api="blas"),
+            _engine(
+                self.store, self.settings, self.client, plan, offset, self.validation
+            ) as engine,
+        ):
+            yield Fit.of(engine, self.settings, offset, self.validation is not None)
 
 
 def plan_of(

@@ -70,7 +70,11 @@ class Fit:
         return cls(engine, problem, settings, offset, validated)
 
     def run(
-        self, run: RunDirectory | None, observers: Sequence[Observer[Any]], every: int = 1
+        self,
+        run: RunDirectory | None,
+        observers: Sequence[Observer[Any]],
+        every: int = 1,
+        event: str = "",
     ) -> Completion:
         """Start, or go on from the run's newest checkpoint; write the result."""
         start: Any = None
@@ -94,6 +98,7 @@ class Fit:
             observers=[LogObserver(), *self._run_observers(run, every), *observers],
             validate=self._validation_error if self.validated else None,
             elapsed=earlier[-1].seconds if earlier else 0.0,
+            event=event,
         )
         return self._written(outcome, (*earlier, *outcome.records), run)
 

@@ -8,15 +8,20 @@ worker that made them; each worker keeps its share in a plugin, where tasks find
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import distributed
+from distributed.comm import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.scheduler import KilledWorker
 
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.assignment import Assignment, Streaming
@@ -26,9 +31,17 @@ from slrt_dask.engine.program import Finished, Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.errors import StateLost
 
+LOOK_SECONDS = 0.5
+"""How long to wait for a result before looking whether the workers are still there."""
+PAUSE_SECONDS = 20.0
+"""How long a worker may be paused for memory before it counts as lost."""
 FAN_IN = 4
 """How many partial sums one task of the reduction tree adds."""
 MOST_ROUNDS_AT_ONCE = 8
+
+
+GONE = (KilledWorker, CancelledError, CommClosedError)
+"""What a future raises when its task, or the way to it, was lost."""
 
 
 class SharePlugin(WorkerPlugin):  # type: ignore[misc]
@@ -132,6 +145,7 @@ class ClusterEngine(Engine):
         self._name = f"slrt-{uuid.uuid4().hex[:12]}"
         self._run_number = 0
         self._workers: list[str] = []
+        self._paused: dict[str, float] = {}
         places = cluster_places(client)
         self._client.register_plugin(SharePlugin(self._name), name=self._name)
         try:
@@ -163,7 +177,35 @@ class ClusterEngine(Engine):
                 loads.append(
                     self._submit("load", place.address, _load_share, self._name, assignment)
                 )
-        self._client.gather(loads)
+        for load in loads:
+            self._result(load)
+
+    def _result(self, future: Any) -> Any:
+        """A future's result; StateLost soon after a worker that holds a share has gone.
+
+        Tasks are pinned to their workers, so without this a task of a lost one waits for ever.
+        """
+        while True:
+            try:
+                return future.result(timeout=LOOK_SECONDS)
+            except TimeoutError:
+                self._look_after_workers()
+            except GONE as error:
+                raise StateLost(f"the cluster lost a task ({error})") from None
+
+    def _look_after_workers(self) -> None:
+        try:
+            present = self._client.scheduler_info(n_workers=-1)["workers"]
+        except OSError as error:
+            raise StateLost(f"the scheduler does not answer ({error})") from None
+        now = time.monotonic()
+        for address in self._workers:
+            if address not in present:
+                raise StateLost(f"the worker {address} is gone")
+            if present[address].get("status") != "paused":
+                self._paused.pop(address, None)
+            elif now - self._paused.setdefault(address, now) > PAUSE_SECONDS:
+                raise StateLost(f"the worker {address} is paused for want of memory")
 
     def _submit(self, label: str, worker: str | None, task: Callable[..., Any], *args: Any) -> Any:
         return self._client.submit(
@@ -188,7 +230,7 @@ class ClusterEngine(Engine):
                 discard,
                 program,
             )
-            return task.result()
+            return self._result(task)
         shared = self._client.scatter(program, hash=False)
         message = self._client.scatter(program.first(), hash=False)
         round_number, ahead = 0, program.expected_rounds()
@@ -197,7 +239,7 @@ class ClusterEngine(Engine):
                 position = (self._run_number, round_number)
                 message = self._submit_round(program, shared, message, position, discard)
                 round_number += 1
-            ending = self._submit("look", None, _ending, message).result()
+            ending = self._result(self._submit("look", None, _ending, message))
             if ending is not None:
                 self.rounds += round_number
                 return ending.outcome
@@ -222,9 +264,9 @@ class ClusterEngine(Engine):
             self._submit("share", worker, _on_share, self._name, task, arguments)
             for worker in self._workers
         ]
-        results: list[Any] = self._client.gather(futures)
-        return results
+        return [self._result(future) for future in futures]
 
     def close(self) -> None:
         if self._client.status == "running":
-            self._client.unregister_worker_plugin(self._name)
+            with contextlib.suppress(OSError, *GONE):
+                self._client.unregister_worker_plugin(self._name)

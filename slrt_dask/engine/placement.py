@@ -19,8 +19,12 @@ class Place:
 
 
 def cluster_places(client: distributed.Client) -> list[Place]:
-    """The workers that a client sees now, in the order of their addresses."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    """The workers that run and that a client sees now, in the order of their addresses."""
+    workers = {
+        address: about
+        for address, about in client.scheduler_info(n_workers=-1)["workers"].items()
+        if about.get("status", "running") == "running"
+    }
     if not workers:
         raise InvalidInput("the cluster has no worker; start at least one, then try again")
     return [

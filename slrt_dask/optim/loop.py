@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from slrt_dask.errors import InvalidConfig
@@ -59,13 +59,14 @@ def minimise(
     clock: Callable[[], float] = time.monotonic,
     validate: Callable[[Any], float] | None = None,
     elapsed: float = 0.0,
+    event: str = "",
 ) -> Outcome[StateType]:
     """Run a method from a point, or from the state of an earlier run, until a rule ends it.
 
     The certificate is computed every certify_every iterations and whenever the run would end, the
     validation error every iteration. An interrupt (KeyboardInterrupt) ends the run at the last
     accepted state, and the certificate is still computed; a second one is raised. elapsed is the
-    time that an earlier part of the run took.
+    time that an earlier part of the run took, event what is to be told with the first row.
     """
     if certify_every < 1:
         raise InvalidConfig(f"certify_every is {certify_every}; give 1 or more")
@@ -87,7 +88,8 @@ def minimise(
                 known = certified.evaluation if certified else state.evaluation
                 error = validate(known) if validate else None
                 effort, swept = problem.sweeps - swept, problem.sweeps
-                records.append(_record(problem, state, certified, seconds, effort, error))
+                row = _record(problem, state, certified, seconds, effort, error)
+                records.append(row if records else replace(row, event=event))
                 for observer in observers:
                     observer.on_record(records[-1], state)
             if reason is not None:

@@ -41,6 +41,8 @@ class IterationRecord:
     ranks: tuple[int, ...]
     validation_rmse: float | None
     """Error on held-out observations; None where not measured."""
+    event: str = ""
+    """What happened to the run before this iteration, such as the loss of a worker."""
 
 
 class Observer(Protocol[State]):
