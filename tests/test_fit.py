@@ -233,9 +233,9 @@ def test_an_interrupt_gives_what_was_reached_and_keeps_its_checkpoint(when, smal
     assert len(done.records) == when + 1
     assert np.isfinite(predictions(done)).all()
     assert done.certificate.gap >= 0.0
-    newest = (tmp_path / "r" / "checkpoints" / "latest").read_text().strip()
-    assert int(newest) == when
-    assert (tmp_path / "r" / "checkpoints" / newest / "state.npz").is_file()
+    newest = max((tmp_path / "r" / "checkpoints").iterdir())
+    assert newest.name == f"{when:06d}"
+    assert (newest / "state.npz").is_file()
     assert len(predictions(slrt.load_completion(tmp_path / "r" / "completion")))
 
 
@@ -330,13 +330,12 @@ def test_what_is_to_come_is_refused_by_name(options, small, fit):
         fit(made.store, ranks, **options)
 
 
-def test_documented_names_to_come_say_so(tmp_path):
+def test_documented_names_to_come_say_so():
     for call in (
         lambda: slrt.Nonnegative(),
         lambda: slrt.Bounds(0.0, 1.0),
         lambda: slrt.Linear(None, 0.0),
         lambda: slrt.Hankel((2, 2)),
-        lambda: slrt.resume(tmp_path),
     ):
         with pytest.raises(NotYetAvailable):
             call()

@@ -16,7 +16,7 @@ import click
 from slrt_dask import __version__
 from slrt_dask.cli.data_commands import ingest, split
 from slrt_dask.cli.demo_command import demo
-from slrt_dask.cli.fit_commands import fit, plan
+from slrt_dask.cli.fit_commands import fit, plan, resume
 from slrt_dask.cli.options import DEBUG, common_options
 from slrt_dask.cli.result_commands import evaluate, export, predict
 from slrt_dask.errors import SlrtError
@@ -66,6 +66,7 @@ def main() -> None:
       slrt-dask split cube --test 0.1                    # cube-train and cube-test
       slrt-dask plan cube-train --ranks 10,10,5          # what will it need?
       slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --run first
+      slrt-dask resume first                             # go on, had it been stopped or killed
       slrt-dask evaluate first cube-test                 # errors on what was held out
       slrt-dask predict first wanted.csv -o found.csv    # some entries
       slrt-dask export first completed.zarr              # or all of them
@@ -74,7 +75,7 @@ def main() -> None:
     """
 
 
-for command in (demo, ingest, split, plan, fit, evaluate, predict, export):
+for command in (demo, ingest, split, plan, fit, resume, evaluate, predict, export):
     main.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""Commands that fit: what a fit would need, and the fit itself."""
+"""Commands that fit: what a fit would need, the fit itself, and going on with one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from slrt_dask.cli.options import NUMBERS, WHOLE_NUMBERS, common_options, is_ver
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
+    from slrt_dask.data.store import ObservationStore
     from slrt_dask.optim.records import Observer
+    from slrt_dask.runs import RunDirectory
 
 EXIT_DOES_NOT_FIT = 1
 EXIT_INTERRUPTED = 130
@@ -115,6 +117,23 @@ def _fit_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What may differ between the parts of a run that was stopped in between."""
+    for option in (
+        click.option("--quiet", is_flag=True, help="Show no progress."),
+        click.option(
+            "--checkpoint-every",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Iterations between checkpoints.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("store", required=False)
 @_fit_options
@@ -123,12 +142,13 @@ def _fit_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--run", metavar="DIR", help="A new directory for records and result.")
 @click.option("--config", metavar="TOML", help="Read settings from the table [fit] of this file.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@_run_options
 @computing_options
 @common_options
 def fit(
     config: str | None,
     quiet: bool,
+    checkpoint_every: int,
     computing: Computing,
     **flags: Any,
 ) -> None:
@@ -137,6 +157,7 @@ def fit(
     Settings come from flags, or from a file, whose keys are the flags' names (max_iterations),
     with store, run and validation; flags win over the file, and paths in the file are relative to
     it. Ctrl-C ends the fit early, with its result and certificate written, and exit code 130.
+    A fit that was ended so, or killed, goes on with slrt-dask resume.
 
     \b
     Examples:
@@ -153,46 +174,123 @@ def fit(
     request = requested(config, flags)
     began = time.monotonic()
     with computing.connected() as client:
-        done = _fitted(request, client, computing, quiet)
-    click.echo(outcome(done, request, time.monotonic() - began))
-    if done.stop_reason.name == "INTERRUPTED":
-        click.get_current_context().exit(EXIT_INTERRUPTED)
+        done = _fitted(request, client, computing, checkpoint_every, quiet)
+    _tell(done, request.run, time.monotonic() - began)
 
 
-def _fitted(request: FitRequest, client: Any, computing: Computing, quiet: bool) -> Completion:
+@click.command()
+@click.argument("run")
+@_run_options
+@computing_options
+@common_options
+def resume(run: str, quiet: bool, checkpoint_every: int, computing: Computing) -> None:
+    """Go on with the fit in the directory RUN that was stopped or killed, from its last checkpoint.
+
+    The answer is that of a fit that was never disturbed. Settings are those of the run; where it
+    computes may be another place than before. Ctrl-C ends it early again, as it does a fit. A run
+    that had already ended is shown, and left as it is.
+
+    \b
+    Examples:
+      slrt-dask resume first
+      slrt-dask resume first --workers 4
+    """
+    from slrt_dask.runs import open_run
+
+    opened = open_run(run)
+    done = _ended(opened)
+    if done is not None:
+        click.echo("This run had already ended; nothing was computed. Its result:")
+    else:
+        with computing.connected() as client:
+            done = _resumed(opened, client, computing, checkpoint_every, quiet)
+    _tell(done, run, done.records[-1].seconds)
+
+
+def _fitted(
+    request: FitRequest, client: Any, computing: Computing, checkpoint_every: int, quiet: bool
+) -> Completion:
     from slrt_dask.data.store import open_store
     from slrt_dask.fit import complete
-    from slrt_dask.monitor import ProgressObserver
 
     store = open_store(request.store)
     held_out = None if request.validation is None else open_store(request.validation)
-    progress = ProgressObserver(request.settings.max_iterations)
+    with _watched(store, request.settings.max_iterations, quiet) as observers:
+        return complete(
+            store,
+            **request.settings.to_dict(),
+            validation=held_out,
+            run_directory=request.run,
+            client=client,
+            memory_limit=computing.memory_limit,
+            threads=computing.threads,
+            checkpoint_every=checkpoint_every,
+            observers=observers,
+        )
+
+
+def _resumed(
+    run: RunDirectory, client: Any, computing: Computing, checkpoint_every: int, quiet: bool
+) -> Completion:
+    from slrt_dask.fit import resume as go_on
+
+    with _watched(run.open_store(), run.settings.max_iterations, quiet) as observers:
+        return go_on(
+            run.path,
+            client=client,
+            memory_limit=computing.memory_limit,
+            threads=computing.threads,
+            checkpoint_every=checkpoint_every,
+            observers=observers,
+        )
+
+
+def _ended(run: RunDirectory) -> Completion | None:
+    """The result of a run with nothing left to do."""
+    from slrt_dask.completion import load_completion
+    from slrt_dask.errors import SlrtError
+    from slrt_dask.fit import UNFINISHED
+
+    try:
+        done = load_completion(run.completion)
+    except SlrtError:
+        return None
+    return None if done.stop_reason in UNFINISHED else done
+
+
+@contextmanager
+def _watched(
+    store: ObservationStore, max_iterations: int, quiet: bool
+) -> Iterator[list[Observer[Any]]]:
+    """Observers that show how far a fit is, while it runs; an interrupt is explained."""
+    from slrt_dask.monitor import ProgressObserver
+
+    progress = ProgressObserver(max_iterations)
     # the log, when it is shown, has a line for every iteration already
     observers: list[Observer[Any]] = [] if quiet or is_verbose() else [progress]
     if observers and sys.stderr.isatty():
         click.echo(f"loading {store.nnz:,} observations", err=True)
     try:
         with _interrupt_explained():
-            return complete(
-                store,
-                **request.settings.to_dict(),
-                validation=held_out,
-                run_directory=request.run,
-                client=client,
-                memory_limit=computing.memory_limit,
-                threads=computing.threads,
-                observers=observers,
-            )
+            yield observers
     finally:
         progress.close()
 
 
-def outcome(done: Completion, request: FitRequest, seconds: float) -> str:
+def _tell(done: Completion, run: str, seconds: float) -> None:
+    """Say what a fit came to; one that was interrupted ends the command with its exit code."""
+    click.echo(outcome(done, run, seconds))
+    if done.stop_reason.name == "INTERRUPTED":
+        click.get_current_context().exit(EXIT_INTERRUPTED)
+
+
+def outcome(done: Completion, run: str, seconds: float) -> str:
     """What a fit came to, and what to do with it."""
     iterations, sweeps = max(0, len(done.records) - 1), sum(row.sweeps for row in done.records)
     errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
     validated = [f"validation   RMSE {errors[-1]:.6g}"] if errors else []
-    run = shlex.quote(request.run)
+    name = shlex.quote(run)
+    further = f"resume {name} to go on, " if done.stop_reason.name == "INTERRUPTED" else ""
     return "\n".join(
         [
             f"certificate  {done.certificate}",
@@ -201,8 +299,8 @@ def outcome(done: Completion, request: FitRequest, seconds: float) -> str:
             f"{seconds:.1f} s",
             *validated,
             f"completion   {done.path}",
-            f"next         slrt-dask evaluate {run} STORE, predict {run} INDICES -o OUT, "
-            f"or export {run} OUT.zarr",
+            f"next         slrt-dask {further}evaluate {name} STORE, "
+            f"predict {name} INDICES -o OUT, or export {name} OUT.zarr",
         ]
     )
 

@@ -10,7 +10,7 @@ import pytest
 import slrt_dask
 from slrt_dask.cli import main
 
-COMMANDS = ("demo", "ingest", "split", "plan", "fit", "evaluate", "predict", "export")
+COMMANDS = ("demo", "ingest", "split", "plan", "fit", "resume", "evaluate", "predict", "export")
 HEAVY = ("numpy", "zarr", "dask", "distributed", "numba", "matplotlib")
 
 
@@ -30,7 +30,7 @@ def test_help_of_a_command_has_an_example_of_it(run_command, command):
     assert f"slrt-dask {command}" in shown.stdout.split("Example")[1]
 
 
-@pytest.mark.parametrize("command", ["plan", "fit", "evaluate", "predict", "export"])
+@pytest.mark.parametrize("command", ["plan", "fit", "resume", "evaluate", "predict", "export"])
 def test_commands_that_compute_share_the_options_of_where(run_command, command):
     shown = run_command(command, "--help").stdout
     for option in ("--scheduler", "--workers", "--threads", "--memory-limit"):
