@@ -39,11 +39,15 @@ TASKS_AT_ONCE = 8
 
 
 class TemporaryPlace:
-    """A directory that goes when the last who holds it goes."""
+    """A directory that goes when the last who holds it, in this process, goes."""
 
-    def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="slrt-")
+    def __init__(self, parent: str | None = None) -> None:
+        self.path = tempfile.mkdtemp(prefix="slrt-", dir=parent)
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker that gets it with a task does not own the directory.
+        return str, (self.path,)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -121,6 +125,7 @@ class Completion:
             _chunk_task,
             path=self.path,
             digest=self.header.digest,
+            held=self._held,  # as long as there is the array there is what it is computed from
             chunks=grid,
             dtype=np.float64,
             meta=np.zeros((0,) * len(self.shape)),
@@ -148,8 +153,9 @@ class Completion:
 
     def __repr__(self) -> str:
         lengths = " × ".join(str(length) for length in self.shape)
+        iterations = max(0, len(self.records) - 1)
         return (
-            f"Completion({lengths}, ranks {self.ranks}, {len(self.records) - 1} iterations)\n"
+            f"Completion({lengths}, ranks {self.ranks}, {iterations} iterations)\n"
             f"  {self.certificate}\n  {self.stop_reason.value}{self._capped()}"
         )
 
@@ -229,7 +235,7 @@ def _predict_task(
 
 
 def _chunk_task(
-    *, path: str, digest: str, block_info: dict[Any, Any] | None = None
+    *, path: str, digest: str, held: object, block_info: dict[Any, Any] | None = None
 ) -> NDArray[np.float64]:
     assert block_info is not None
     ranges = tuple(range(first, stop) for first, stop in block_info[None]["array-location"])

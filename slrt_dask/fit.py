@@ -71,7 +71,7 @@ def complete(
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
     gradient_tolerance : or when the gradient norm is this small, relative to the cost
-    validation : a store of held-out observations; its error is recorded with every certificate
+    validation : a store of held-out observations; its error is recorded with every iteration
     run_directory : where records, checkpoints and the completion are kept; a new directory
     client : a distributed client; without one the fit runs in this process, with threads
     memory_limit : bytes that a worker (or this process) may use, as a number or like "4GB"
@@ -94,7 +94,8 @@ def complete(
     settings.check_shape(store.shape)
     if validation is not None and validation.shape != store.shape:
         raise InvalidInput(
-            f"the validation store has shape {validation.shape}, the observations {store.shape}"
+            f"the validation store has shape {validation.shape}, the observations {store.shape}; "
+            f"they must be entries of the same tensor"
         )
     request = _Request(store, settings, client, memory_limit, threads, validation)
     request.plan()
@@ -233,6 +234,7 @@ def _engine(
             offset=offset,
             validation=validation,
             streamed=streamed,
+            places=[worker.place for worker in plan.workers],
         )
     here = plan.workers[0]
     streaming = None

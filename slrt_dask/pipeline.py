@@ -12,11 +12,13 @@ from slrt_dask.checkpoint import (
     Checkpoint,
     CheckpointObserver,
     drop_checkpoint,
+    newest_iteration,
     read_checkpoint,
+    write_checkpoint,
 )
 from slrt_dask.completion import Completion, TemporaryPlace
 from slrt_dask.config import FitSettings
-from slrt_dask.data.location import normal_path
+from slrt_dask.data.location import normal_path, scratch_parent
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary
@@ -32,6 +34,7 @@ from slrt_dask.engine.base import Engine
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.monitor import JsonLinesObserver, LogObserver
+from slrt_dask.optim.accuracy import Accuracy
 from slrt_dask.optim.loop import Outcome, minimise
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.rcg import ConjugateGradient
@@ -87,7 +90,7 @@ class Fit:
             start = spectral_start(self.problem, self.settings.seed)
         outcome = minimise(
             self.problem,
-            METHODS[self.settings.method](),
+            METHODS[self.settings.method](accuracy=Accuracy(tightest=self._tightest)),
             start,
             StopRules(
                 self.settings.gap_tolerance,
@@ -100,7 +103,14 @@ class Fit:
             elapsed=earlier[-1].seconds if earlier else 0.0,
             event=event,
         )
+        if run is not None and newest_iteration(run.checkpoints) != outcome.state.iteration:
+            write_checkpoint(run.checkpoints, outcome.state, run.binding, self._write_dual_files)
         return self._written(outcome, (*earlier, *outcome.records), run)
+
+    @property
+    def _tightest(self) -> float:
+        """The smallest inner residual worth asking for in the precision of the vectors."""
+        return 1e-12 if self.settings.precision == "float64" else 1e-6
 
     def _validation_error(self, evaluation: Evaluation) -> float:
         factors = Factors.of(evaluation.point)
@@ -151,7 +161,9 @@ class Fit:
         """Write the model where the run is kept, or to a place that goes with the result."""
         evaluation = cast(Evaluation, outcome.evaluation)
         if run is None:
-            held = TemporaryPlace()
+            # Workers write it too: where they see the observations they see what is beside them.
+            beside = None if self.engine.in_process else scratch_parent(self.engine.store.path)
+            held = TemporaryPlace(beside)
             path = normal_path(Path(held.path) / "completion")
         else:
             held, path = None, run.prepare_completion()

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from slrt_dask.config import FitSettings
-from slrt_dask.data.location import normal_path
+from slrt_dask.data.location import is_url, normal_path
 from slrt_dask.data.store import ObservationStore, open_store
-from slrt_dask.errors import CheckpointMismatch, StoreExists, StoreNotFound
+from slrt_dask.errors import CheckpointMismatch, InvalidInput, StoreExists, StoreNotFound
 from slrt_dask.optim.records import IterationRecord
 
 FORMAT_VERSION = 1
@@ -87,6 +87,11 @@ class RunDirectory:
 
 def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
     """The path of a directory that is new or empty."""
+    if is_url(os.fspath(directory)):
+        raise InvalidInput(
+            f"the run directory {os.fspath(directory)} is a URL; give a local path, or one on a "
+            f"file system that all workers see"
+        )
     path = Path(normal_path(directory))
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreExists(

@@ -5,7 +5,6 @@ The package never makes a cluster; this is the one place of the command line tha
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import signal
@@ -129,7 +128,7 @@ def _started(workers: int, threads: int | None, memory_limit: str | None) -> Ite
                 threads_per_worker=threads or max(1, _cores() // workers),
                 processes=True,
                 memory_limit="auto" if memory_limit is None else memory_limit,
-                dashboard_address=":0" if importlib.util.find_spec("bokeh") else None,
+                dashboard_address=":0",
                 silence_logs=logging.ERROR,
             )
         with cluster, Client(cluster) as client:

@@ -110,12 +110,8 @@ def export(
     completion = _opened(run)
     place = location.normal_path(output)
     location.refuse_existing(place)
-    try:
-        with computing.connected() as client, task_bar(quiet or client is not None):
-            array = completion.to_zarr(place, chunks=chunks)
-    except BaseException:
-        location.remove(place)
-        raise
+    with computing.connected() as client, task_bar(quiet or client is not None):
+        array = completion.to_zarr(place, chunks=chunks)
     lengths, pieces = " × ".join(map(str, array.shape)), " × ".join(map(str, array.chunks))
     click.echo(f"{place}: {lengths}, {array.dtype}, in chunks of {pieces}")
 

@@ -22,7 +22,7 @@ Multiply = Callable[[Vectors], Vectors]
 Enough = Callable[[tuple[float, ...], tuple[float, ...]], bool]
 
 UNLUCKY = 1e-6
-"""Chance, over random starts, that a bound does not hold."""
+"""Chance, over random starts, that any of a certificate's bounds does not hold."""
 RANDOM_SHARE = 0.5
 """Length of the random part of a start vector beside the best known direction's 1."""
 ROUNDING = 1e-13
@@ -100,6 +100,7 @@ class TopEigenvalues:
     def __init__(self, max_iterations: int = 100) -> None:
         self._max_iterations = max_iterations
         self._vectors: Vectors | None = None
+        self._generator = np.random.default_rng(0)
 
     def bounds(
         self, multiply: Multiply, factors: Vectors, images: Vectors, enough: Enough
@@ -123,18 +124,17 @@ class TopEigenvalues:
         return lower, upper
 
     def _starts(self, factors: Vectors, images: Vectors) -> list[_Recurrence]:
-        generator = np.random.default_rng(0)
         modes = []
         for mode, (factor, image) in enumerate(zip(factors, images, strict=True)):
             known = _best_combination(factor, image)
             if self._vectors is not None:
                 known = known + self._vectors[mode]
-            random = generator.standard_normal(len(known))
+            random = self._generator.standard_normal(len(known))
             start = known / max(float(np.linalg.norm(known)), np.finfo(float).tiny)
             start = start + RANDOM_SHARE * random / np.linalg.norm(random)
             length = float(np.linalg.norm(start))
             # A coordinate of a random unit vector is below δ with a chance of δ √(2n/π) at most.
-            smallest = UNLUCKY * math.sqrt(math.pi / (2 * len(known)))
+            smallest = UNLUCKY / len(factors) * math.sqrt(math.pi / (2 * len(known)))
             modes.append(_Recurrence([start / length], RANDOM_SHARE * smallest / length))
         return modes
 

@@ -62,6 +62,8 @@ class DualProblem:
     ) -> None:
         shape = engine.store.shape
         _check_settings(shape, ranks, cost_weight, weights)
+        if max_inner_iterations < 1:
+            raise InvalidInput(f"max_inner_iterations is {max_inner_iterations}; give 1 or more")
         self.engine = engine
         self.cost_weight = cost_weight
         self.weights = weights

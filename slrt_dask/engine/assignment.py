@@ -78,7 +78,7 @@ def load_blocks(assignment: Assignment) -> Iterator[Block]:
 
 def _load_partition(assignment: Assignment, number: int, pieces: int) -> list[Block]:
     columns, values = assignment.store.read_partition(number)
-    working = (values - assignment.offset).astype(assignment.precision)
+    working = (values.astype(np.float64) - assignment.offset).astype(assignment.precision)
     slab = columns[assignment.store.slab_mode]
     cuts = cut_at_slices(slab, pieces)
     blocks = [
@@ -115,7 +115,7 @@ def _attach_queries(assignment: Assignment, blocks: list[Block], borders: list[i
         inside = (columns[mode] >= borders[0]) & (columns[mode] < borders[-1])
         found.append((np.stack([column[inside] for column in columns]), values[inside]))
     indices = np.concatenate([columns for columns, _ in found], axis=1)
-    values = np.concatenate([part for _, part in found]) - assignment.offset
+    values = np.concatenate([part for _, part in found]).astype(np.float64) - assignment.offset
     order = np.argsort(indices[mode], kind="stable")
     indices, values = indices[:, order], values[order]
     edges = np.searchsorted(indices[mode], borders)

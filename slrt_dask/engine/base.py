@@ -28,9 +28,11 @@ class VectorHandle:
 class Engine(ABC):
     """Holds a loaded problem and runs programs on its blocks."""
 
+    in_process = True
+    """Whether all shares are in this process."""
+
     def __init__(self, store: ObservationStore) -> None:
         self.store = store
-        self.rounds = 0
         self.fibre_count = 0
         self._names = itertools.count()
         self._released: list[str] = []

@@ -7,7 +7,7 @@ computed: three rooms go round, so memory is bounded by three blocks a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,10 +56,9 @@ class Chain:
         finally:
             # No thread may still be at work on the files when a round is over, or has failed.
             pending = [future for future in (reading, *writing) if future is not None]
-            errors = [future.exception() for future in pending]
-        for error in errors:
-            if error is not None:
-                raise error
+            drain(pending)
+        for future in pending:
+            future.result()
         return total
 
     def _read(
@@ -78,6 +77,20 @@ class Chain:
     @property
     def nbytes(self) -> int:
         return self.buffers.nbytes + sum(room.nbytes for room in self.rooms)
+
+
+def drain(futures: Sequence[Future[Any]]) -> None:
+    """Wait until all are done, come what may; an interrupt meanwhile is raised only then."""
+    interrupt: KeyboardInterrupt | None = None
+    while True:
+        try:
+            wait(futures)
+        except KeyboardInterrupt as error:
+            interrupt = error
+        else:
+            break
+    if interrupt is not None:
+        raise interrupt
 
 
 def divide(blocks: Sequence[RestingBlock], threads: int) -> list[list[RestingBlock]]:

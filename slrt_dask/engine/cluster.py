@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import reduce
@@ -42,6 +42,15 @@ MOST_ROUNDS_AT_ONCE = 8
 
 GONE = (KilledWorker, CancelledError, CommClosedError)
 """What a future raises when its task, or the way to it, was lost."""
+
+
+@contextlib.contextmanager
+def _losses_named() -> Iterator[None]:
+    """Whatever dask makes of a worker or a connection that has gone is StateLost to us."""
+    try:
+        yield
+    except GONE as error:
+        raise StateLost(f"a worker or the way to it was lost ({error})") from None
 
 
 class SharePlugin(WorkerPlugin):  # type: ignore[misc]
@@ -80,9 +89,7 @@ def _step(
 ) -> Any:
     if isinstance(message, Finished):
         return message
-    share = _held_share(name)
-    share.discard(discard)
-    return share.contribute_at(position, program, message)
+    return _held_share(name).contribute_at(position, program, message, discard)
 
 
 def _combine(program: Program, *parts: Any) -> Any:
@@ -111,13 +118,11 @@ def _ending(message: Any) -> Finished | None:
 
 def _run_whole(name: str, run_number: int, discard: tuple[str, ...], program: Program) -> Any:
     """A problem that one worker holds needs no rounds between tasks: it is one task."""
-    share = _held_share(name)
-    share.discard(discard)
-    rounds = itertools.count()
+    share, rounds = _held_share(name), itertools.count()
 
     def contribute(program: Program, message: Any) -> Any:
         # By number, so that a run which the driver gave up ends when the next one begins.
-        return share.contribute_at((run_number, next(rounds)), program, message)
+        return share.contribute_at((run_number, next(rounds)), program, message, discard)
 
     return run_rounds(program, contribute)
 
@@ -129,6 +134,8 @@ def _on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -
 class ClusterEngine(Engine):
     """One share per worker that has work to do; messages and sums go from worker to worker."""
 
+    in_process = False
+
     def __init__(
         self,
         store: ObservationStore,
@@ -138,18 +145,24 @@ class ClusterEngine(Engine):
         offset: float = 0.0,
         validation: ObservationStore | None = None,
         streamed: dict[str, int] | None = None,
+        places: list[Place] | None = None,
     ) -> None:
-        """streamed : workers whose blocks are to be in files, with the size of a block there."""
+        """Load the observations.
+
+        streamed : workers whose blocks are to be in files, with the size of a block there
+        places : the workers to use; all that there are if None
+        """
         super().__init__(store)
         self._client = client
         self._name = f"slrt-{uuid.uuid4().hex[:12]}"
         self._run_number = 0
         self._workers: list[str] = []
         self._paused: dict[str, float] = {}
-        places = cluster_places(client)
+        places = cluster_places(client) if places is None else places
         self._client.register_plugin(SharePlugin(self._name), name=self._name)
         try:
-            self._load(places, precision, offset, validation, streamed or {})
+            with _losses_named():
+                self._load(places, precision, offset, validation, streamed or {})
             self.number_fibres()
         except BaseException:
             self.close()
@@ -190,14 +203,9 @@ class ClusterEngine(Engine):
                 return future.result(timeout=LOOK_SECONDS)
             except TimeoutError:
                 self._look_after_workers()
-            except GONE as error:
-                raise StateLost(f"the cluster lost a task ({error})") from None
 
     def _look_after_workers(self) -> None:
-        try:
-            present = self._client.scheduler_info(n_workers=-1)["workers"]
-        except OSError as error:
-            raise StateLost(f"the scheduler does not answer ({error})") from None
+        present = self._client.scheduler_info(n_workers=-1)["workers"]
         now = time.monotonic()
         for address in self._workers:
             if address not in present:
@@ -218,6 +226,10 @@ class ClusterEngine(Engine):
         )
 
     def run(self, program: Program) -> Any:
+        with _losses_named():
+            return self._run(program)
+
+    def _run(self, program: Program) -> Any:
         self._run_number += 1
         discard = self.take_released()
         if len(self._workers) == 1:
@@ -241,7 +253,6 @@ class ClusterEngine(Engine):
                 round_number += 1
             ending = self._result(self._submit("look", None, _ending, message))
             if ending is not None:
-                self.rounds += round_number
                 return ending.outcome
             ahead = min(2 * ahead, MOST_ROUNDS_AT_ONCE)
 
@@ -260,11 +271,12 @@ class ClusterEngine(Engine):
         return self._submit("advance", self._workers[0], _advance, shared, message, *parts)
 
     def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
-        futures = [
-            self._submit("share", worker, _on_share, self._name, task, arguments)
-            for worker in self._workers
-        ]
-        return [self._result(future) for future in futures]
+        with _losses_named():
+            futures = [
+                self._submit("share", worker, _on_share, self._name, task, arguments)
+                for worker in self._workers
+            ]
+            return [self._result(future) for future in futures]
 
     def close(self) -> None:
         if self._client.status == "running":

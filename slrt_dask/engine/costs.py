@@ -104,7 +104,9 @@ class Costs:
         buffers = 0
         for mode, rank in enumerate(self.ranks):
             if mode != slab:
-                rows = min(possible_fibres(header.shape, (mode, slab)), entries)
+                rows = possible_fibres(header.shape, (mode, slab))
+                if len(header.shape) > 3:  # only then are just the fibres that occur numbered
+                    rows = min(rows, entries)
                 buffers += threads * rows * 4 * padded_width(rank) * 8
         # Reading a partition, or writing its dual, holds its columns once more.
         largest = max(part.count for part in header.partitions)

@@ -30,15 +30,15 @@ class LocalEngine(Engine):
         self._share = Share(
             Assignment(store, partitions, threads, precision, offset, validation, streaming)
         )
-        self.number_fibres()
+        try:
+            self.number_fibres()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, program: Program) -> Any:
         self._share.discard(self.take_released())
-        return run_rounds(program, self._contribute)
-
-    def _contribute(self, program: Program, message: Any) -> Any:
-        self.rounds += 1
-        return self._share.contribute(program, message)
+        return run_rounds(program, self._share.contribute)
 
     def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         return [task(self._share, *arguments)]

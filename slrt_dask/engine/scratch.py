@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -33,12 +34,15 @@ class ScratchDirectory:
         base = Path(parent or tempfile.gettempdir())
         base.mkdir(parents=True, exist_ok=True)
         remove_abandoned(base)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-        self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held open as long as it is used
+        # Locked before it has the name by which abandoned ones are known.
+        making = Path(tempfile.mkdtemp(prefix=f"making-{PREFIX}", dir=base))
+        self._lock = open(making / "lock", "w")  # noqa: SIM115 - held open as long as it is used
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.path = base / making.name.removeprefix("making-")
+        os.rename(making, self.path)
 
     def close(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove_lock_last(self.path)
         self._lock.close()
 
 
@@ -49,11 +53,19 @@ def remove_abandoned(base: Path) -> list[Path]:
         try:
             with open(directory / "lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(directory, ignore_errors=True)
+                _remove_lock_last(directory)
                 removed.append(directory)
         except OSError:
             continue  # in use, just being made, or somebody else's
     return removed
+
+
+def _remove_lock_last(directory: Path) -> None:
+    """What cannot be removed now still has its lock, so that it can be recognised later."""
+    for entry in directory.iterdir():
+        if entry.name != "lock":
+            shutil.rmtree(entry, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 class Room:

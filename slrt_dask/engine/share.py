@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from slrt_dask.engine.assignment import Assignment, load_blocks
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.chains import Chain, divide
+from slrt_dask.engine.chains import Chain, divide, drain
 from slrt_dask.engine.costs import ROOMS
 from slrt_dask.engine.program import Program
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
-from slrt_dask.errors import StateLost
+from slrt_dask.errors import MemoryBudgetExceeded, StateLost
 
 
 class Share:
@@ -30,10 +30,10 @@ class Share:
             self._scratch = ScratchDirectory(assignment.streaming.directory)
         try:
             self.blocks = self._loaded()
+            self._chains = self._made_chains()
         except BaseException:
             self._remove_scratch()
             raise
-        self._chains = self._made_chains()
         self._pool = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
         self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
         self._position: tuple[int, int] = (-1, 0)
@@ -43,6 +43,9 @@ class Share:
 
     def contribute(self, program: Program, message: Any) -> Any:
         """One round on all blocks, summed in a fixed order so that it can be repeated."""
+
+        if not self._chains:
+            raise StateLost("this share was closed; the fit has to be started again")
 
         def step(block: Block, total: Any) -> Any:
             return program.step(block, message, total)
@@ -58,16 +61,24 @@ class Share:
             # After an error or an interrupt no thread may still be writing to the blocks.
             for future in running:
                 future.cancel()
-            wait(running)
+            drain(running)
         return reduce(program.combine, parts)
 
-    def contribute_at(self, position: tuple[int, int], program: Program, message: Any) -> Any:
+    def contribute_at(
+        self,
+        position: tuple[int, int],
+        program: Program,
+        message: Any,
+        discard: tuple[str, ...] = (),
+    ) -> Any:
         """The same for a numbered (run, round): repeating the last one returns its answer.
 
         Rounds change vectors in place, so a round that is neither the last nor the next one
         cannot be answered any more.
         """
         with self._busy:
+            if position[1] == 0 and position[0] > self._position[0]:
+                self.discard(discard)
             return self._contribute_at(position, program, message)
 
     def _contribute_at(self, position: tuple[int, int], program: Program, message: Any) -> Any:
@@ -128,6 +139,13 @@ class Share:
     def _made_chains(self) -> list[Chain]:
         largest = max((block.entries for block in self.blocks), default=0)
         rooms = 0 if self._scratch is None else ROOMS
+        streaming = self.assignment.streaming
+        if streaming is not None and largest > 2 * streaming.block_entries:
+            raise MemoryBudgetExceeded(
+                f"a slice of mode {self.assignment.store.slab_mode} holds {largest:,} observations "
+                f"and cannot be cut, but there is room for blocks of {streaming.block_entries:,}; "
+                f"raise the memory limit, or store the observations along another mode"
+            )
         return [
             Chain(run, [Room(largest) for _ in range(rooms)])
             for run in divide(self.blocks, self.assignment.threads)

@@ -42,7 +42,7 @@ def possible_fibres(shape: tuple[int, ...], left_out: tuple[int, ...]) -> int:
     if count > _LARGEST_KEY:
         raise InvalidInput(
             f"a tensor of shape {shape} has {count} possible fibres along mode {left_out[0]}, more "
-            f"than a 64-bit number can name; store it with a longer mode as the slab mode"
+            f"than a 64-bit number can name; split the tensor, or merge modes that belong together"
         )
     return count
 

@@ -76,6 +76,16 @@ def minimise(
     state: StateType = start if isinstance(start, MethodState) else method.init(problem, start)
     records: list[IterationRecord] = []
     certified: Certified | None = None
+
+    def tell(certified: Certified | None, seconds: float, error: float | None) -> None:
+        nonlocal told, swept
+        effort, swept = problem.sweeps - swept, problem.sweeps
+        row = _record(problem, state, certified, seconds, effort, error)
+        records.append(row if records else replace(row, event=event))
+        told = True
+        for observer in observers:
+            observer.on_record(records[-1], state)
+
     try:
         while True:
             seconds = clock() - began
@@ -86,20 +96,16 @@ def minimise(
                     reason = StopReason.GAP
             if not told:
                 known = certified.evaluation if certified else state.evaluation
-                error = validate(known) if validate else None
-                effort, swept = problem.sweeps - swept, problem.sweeps
-                row = _record(problem, state, certified, seconds, effort, error)
-                records.append(row if records else replace(row, event=event))
-                for observer in observers:
-                    observer.on_record(records[-1], state)
+                tell(certified, seconds, validate(known) if validate else None)
             if reason is not None:
                 break
-            told = False
             # in this order: an interrupt must never leave a certificate beside a newer state
-            certified, state = None, method.step(problem, state)
+            certified, told, state = None, False, method.step(problem, state)
     except KeyboardInterrupt:
         reason = StopReason.INTERRUPTED
     certified = certified or certify(problem, method, state, rules)
+    if not told:
+        tell(certified, clock() - began, None)
     return Outcome(state, reason, tuple(records), certified.certificate, certified.evaluation)
 
 
