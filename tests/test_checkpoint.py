@@ -1,84 +1,252 @@
-"""Checkpoints are whole or not there, say what they belong to, and only the newest are kept."""
+"""Checkpoints are whole or not taken, say what they belong to, and only the newest are kept."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import shutil
+import sys
 
 import numpy as np
 import pytest
 
-from slrt_dask.checkpoint import CheckpointObserver, write_checkpoint
+from slrt_dask.checkpoint import CheckpointObserver, read_checkpoint, write_checkpoint
+from slrt_dask.errors import CheckpointMismatch
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
 from tests.oracles.dense import random_problem
 
 BINDING = {"observations": "abc", "settings": {"ranks": [2, 2]}}
+CHECKSUMS = {0: 17, 11: 4}
 
 
-@pytest.fixture(params=[ConjugateGradient(), TrustRegion()], ids=["rcg", "rtr"])
-def state(request):
-    """The state of a short run of each method."""
+def write_dual(directory, state):
+    """As a share does it: files in the directory, checksums by partition."""
+    with open(f"{directory}/p00000.npy", "wb") as file:
+        np.save(file, state.evaluation.dual)
+    return CHECKSUMS
+
+
+def short_run(method, **options):
     problem = random_problem((6, 5), (2, 2))
     point = problem.manifold.random_point(np.random.default_rng(0))
-    rules = StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=2)
-    return minimise(problem, request.param, point, rules).state
+    rules = StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=3)
+    return minimise(problem, method, point, rules, **options).state
 
 
-def test_a_checkpoint_holds_every_array_and_number_of_the_state(state, tmp_path):
-    target = write_checkpoint(tmp_path, state, BINDING)
-    with np.load(target / "state.npz", allow_pickle=False) as arrays:
-        for mode, factor in enumerate(state.evaluation.point):
-            np.testing.assert_array_equal(arrays[f"point_{mode}"], factor)
-        for field in dataclasses.fields(state):
-            value = getattr(state, field.name)
-            if isinstance(value, tuple):
-                for mode, part in enumerate(value):
-                    np.testing.assert_array_equal(arrays[f"{field.name}_{mode}"], part)
-    written = json.loads((target / "state.json").read_text())
-    assert written["binding"] == BINDING
-    assert written["state"]["iteration"] == state.iteration
-    assert written["state"]["cost"] == state.evaluation.cost
-    for field in dataclasses.fields(state):
-        value = getattr(state, field.name)
-        if isinstance(value, (int, float)):
-            assert written["state"][field.name] == value
+@pytest.fixture(scope="module", params=[ConjugateGradient(), TrustRegion()], ids=["rcg", "rtr"])
+def state(request):
+    """The state of a short run of each method."""
+    return short_run(request.param)
 
 
-def test_the_newest_two_are_kept_and_the_pointer_names_the_newest(state, tmp_path):
+@pytest.fixture
+def write(state, tmp_path):
+    """Write a checkpoint of some iteration."""
+
+    def at(iteration, binding=BINDING, **changes):
+        changed = dataclasses.replace(state, iteration=iteration, **changes)
+        return write_checkpoint(tmp_path, changed, binding, write_dual)
+
+    return at
+
+
+def numbered(directory):
+    return sorted(path.name for path in directory.iterdir() if path.name.isdigit())
+
+
+def assert_same(found, wanted):
+    """Equal to the last bit, and of the same kinds."""
+    assert type(found) is type(wanted)
+    for field in dataclasses.fields(wanted):
+        one, other = getattr(found, field.name), getattr(wanted, field.name)
+        if field.name == "evaluation":
+            assert one is other
+        elif isinstance(other, tuple):
+            assert len(one) == len(other)
+            for left, right in zip(one, other, strict=True):
+                assert left.dtype == right.dtype
+                np.testing.assert_array_equal(left, right)
+        else:
+            assert one == other
+            assert isinstance(one, bool) == isinstance(other, bool)
+
+
+def test_a_state_comes_back_to_the_last_bit(state, tmp_path):
+    target = write_checkpoint(tmp_path, state, BINDING, write_dual)
+    found = read_checkpoint(tmp_path, BINDING)
+    assert found.path == target
+    assert found.iteration == state.iteration
+    assert_same(found.state(state.evaluation), state)
+    for read, factor in zip(found.matrices("point"), state.evaluation.point, strict=True):
+        np.testing.assert_array_equal(read, factor)
+    assert found.scalars["cost"] == state.evaluation.cost
+    assert found.scalars["inner"] == dataclasses.asdict(state.evaluation.inner)
+    assert found.dual_checksums == CHECKSUMS
+    np.testing.assert_array_equal(np.load(found.dual / "p00000.npy"), state.evaluation.dual)
+
+
+@pytest.mark.parametrize("number", [math.pi, 5e-324, 1.7e308, math.inf, 0.1 + 0.2])
+def test_every_number_comes_back_to_the_last_bit(number, state, write, tmp_path):
+    write(4, step=number)
+    assert read_checkpoint(tmp_path, BINDING).state(state.evaluation).step == number
+
+
+def test_the_newest_two_are_kept_and_the_newest_is_taken(write, tmp_path):
     for iteration in (1, 2, 7, 12):
-        write_checkpoint(tmp_path, dataclasses.replace(state, iteration=iteration), BINDING)
-        assert (tmp_path / "latest").read_text().strip() == f"{iteration:06d}"
-    kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == ["000007", "000012", "latest"]
+        write(iteration)
+        assert read_checkpoint(tmp_path, BINDING).iteration == iteration
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000007", "000012"]
 
 
-def test_a_write_that_was_cut_short_leaves_the_older_checkpoint(state, tmp_path, monkeypatch):
-    write_checkpoint(tmp_path, dataclasses.replace(state, iteration=1), BINDING)
+def test_where_there_is_none_none_is_found(tmp_path):
+    assert read_checkpoint(tmp_path, BINDING) is None
+    assert read_checkpoint(tmp_path / "nowhere", BINDING) is None
+
+
+def truncate(name):
+    def tear(checkpoint):
+        content = (checkpoint / name).read_bytes()
+        (checkpoint / name).write_bytes(content[: len(content) // 2])
+
+    return tear
+
+
+def delete(name):
+    return lambda checkpoint: (checkpoint / name).unlink()
+
+
+def flip_a_bit(checkpoint):
+    content = bytearray((checkpoint / "state.npz").read_bytes())
+    content[len(content) // 2] ^= 1
+    (checkpoint / "state.npz").write_bytes(content)
+
+
+def empty(checkpoint):
+    shutil.rmtree(checkpoint)
+    checkpoint.mkdir()
+
+
+TEARS = {
+    "half of state.npz": truncate("state.npz"),
+    "half of state.json": truncate("state.json"),
+    "no state.npz": delete("state.npz"),
+    "no state.json": delete("state.json"),
+    "a bit of state.npz": flip_a_bit,
+    "nothing": empty,
+}
+
+
+@pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS.keys())
+def test_a_torn_one_is_skipped_for_the_one_before_with_a_warning(tear, write, tmp_path, caplog):
+    write(3)
+    tear(write(4))
+    with caplog.at_level("WARNING", logger="slrt_dask"):
+        assert read_checkpoint(tmp_path, BINDING).iteration == 3
+    assert "000004 is torn" in caplog.text
+    tear(tmp_path / "000003")
+    assert read_checkpoint(tmp_path, BINDING) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{**BINDING, "observations": "abd"}, {**BINDING, "settings": {"ranks": [2, 3]}}],
+    ids=["observations", "settings"],
+)
+def test_one_of_another_fit_is_refused_and_not_skipped(other, write, tmp_path):
+    write(3)
+    write(4, binding=other)
+    with pytest.raises(CheckpointMismatch, match=r"000004 belongs to other observations or sett"):
+        read_checkpoint(tmp_path, BINDING)
+
+
+def test_another_format_version_is_refused_by_number(write, tmp_path):
+    file = write(4) / "state.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format_version": 99}))
+    with pytest.raises(CheckpointMismatch, match="version 99"):
+        read_checkpoint(tmp_path, BINDING)
+
+
+@pytest.mark.parametrize("what", ["numpy.savez", "json.dump", "os.fsync", "os.replace"])
+def test_a_write_that_was_cut_short_leaves_the_older_checkpoint(what, write, tmp_path, monkeypatch):
+    write(1)
 
     def fail(*arguments, **options):
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("slrt_dask.checkpoint.json.dump", fail)
+        patch.setattr(what, fail)
         with pytest.raises(OSError, match="disk is full"):
-            write_checkpoint(tmp_path, dataclasses.replace(state, iteration=2), BINDING)
-    assert (tmp_path / "latest").read_text().strip() == "000001"
-    assert not (tmp_path / "000002").exists()
-    write_checkpoint(tmp_path, dataclasses.replace(state, iteration=2), BINDING)  # and again
-    assert (tmp_path / "000002" / "state.json").is_file()
+            write(2)
+    assert numbered(tmp_path) == ["000001"]
+    assert read_checkpoint(tmp_path, BINDING).iteration == 1
+    write(2)  # and again
+    assert read_checkpoint(tmp_path, BINDING).iteration == 2
 
 
-def test_a_repeated_iteration_replaces_its_checkpoint(state, tmp_path):
-    for radius in (0.25, 0.5):
-        changed = dataclasses.replace(state, step=radius)
-        target = write_checkpoint(tmp_path, changed, BINDING)
-    assert json.loads((target / "state.json").read_text())["state"]["step"] == 0.5
+def test_a_dual_that_cannot_be_written_leaves_the_older_checkpoint(state, write, tmp_path):
+    write(1)
+
+    def fail(directory, state):
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="disk is full"):
+        write_checkpoint(tmp_path, dataclasses.replace(state, iteration=2), BINDING, fail)
+    assert numbered(tmp_path) == ["000001"]
+    assert read_checkpoint(tmp_path, BINDING).iteration == 1
 
 
-def test_the_observer_writes_after_every_iteration(tmp_path):
-    problem = random_problem((6, 5), (2, 2))
-    point = problem.manifold.random_point(np.random.default_rng(0))
-    rules = StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=3)
-    observer = CheckpointObserver(tmp_path, BINDING)
-    minimise(problem, ConjugateGradient(), point, rules, observers=[observer])
-    assert (tmp_path / "checkpoints" / "latest").read_text().strip() == "000003"
+def interrupted_at_call(number, action):
+    """Do something, with an interrupt when the number-th function is called; whether it came."""
+    left = number
+
+    def count(frame, event, argument):
+        nonlocal left
+        left -= event == "call"
+        if left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    return left <= 0
+
+
+@pytest.mark.xfail(strict=True, reason="the writer of .npz files has errors of its own for it")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_amid_a_write_is_still_an_interrupt(write, tmp_path):
+    write(1)
+    others = set()
+    number = 2  # the first call would be that of the action itself
+    while True:
+        try:
+            if not interrupted_at_call(number, lambda: write(2)):
+                break
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:
+            others.add(str(error))
+        assert read_checkpoint(tmp_path, BINDING).iteration in (1, 2)
+        shutil.rmtree(tmp_path / "000002", ignore_errors=True)
+        number += 1
+    assert number > 50
+    assert others == set()
+    assert read_checkpoint(tmp_path, BINDING).iteration == 2
+
+
+def test_a_repeated_iteration_replaces_its_checkpoint(state, write, tmp_path):
+    for length in (0.25, 0.5):
+        write(3, step=length)
+    assert read_checkpoint(tmp_path, BINDING).state(state.evaluation).step == 0.5
+    assert numbered(tmp_path) == ["000003"]
+
+
+@pytest.mark.parametrize(("every", "kept"), [(1, ["000002", "000003"]), (2, ["000000", "000002"])])
+def test_the_observer_writes_as_often_as_it_was_told(every, kept, tmp_path):
+    observer = CheckpointObserver(tmp_path / "run" / "checkpoints", BINDING, write_dual, every)
+    short_run(ConjugateGradient(), observers=[observer])
+    assert numbered(tmp_path / "run" / "checkpoints") == kept
