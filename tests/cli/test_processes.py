@@ -46,6 +46,7 @@ def test_an_interrupted_fit_writes_its_result_and_exits_130(start_process, store
     process = start_process(
         "fit", store.path, *FIT, "--run", run, "--gap-tolerance", "0",
         "--gradient-tolerance", "0", "--max-iterations", "1000000", "--ranks", "2,2,2",
+        "--C", "100", "--checkpoint-every", "1000000",
     )  # fmt: skip
     wait_until(lambda: has_checkpoint(run), process)
     os.killpg(process.pid, signal.SIGINT)

@@ -142,13 +142,14 @@ def test_other_observations_at_the_stores_path_are_refused_in_a_sentence(
 def test_an_interrupted_resume_writes_its_result_and_exits_130(start_process, store, tmp_path):
     run = tmp_path / "run"
     options = ("--gap-tolerance", "0", "--gradient-tolerance", "0", "--max-iterations", "1000000")
-    killed = start_process("fit", store.path, "--ranks", "2,2,2", "--C", "0.1", *options,
-                           "--run", run)  # fmt: skip
+    killed = start_process(
+        "fit", store.path, "--ranks", "2,2,2", "--C", "100", *options, "--run", run
+    )
     wait_until(lambda: has_checkpoint(run), killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate(timeout=60)
     lines = len((run / "records.jsonl").read_text().splitlines())
-    process = start_process("resume", run)
+    process = start_process("resume", run, "--checkpoint-every", "1000000")
     wait_until(lambda: len((run / "records.jsonl").read_text().splitlines()) > lines, process)
     os.killpg(process.pid, signal.SIGINT)
     output, messages = process.communicate(timeout=60)

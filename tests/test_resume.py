@@ -1,0 +1,360 @@
+"""A run that was stopped anywhere and resumed is the run that was never disturbed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import slrt_dask as slrt
+from slrt_dask.config import FitSettings
+from slrt_dask.errors import CheckpointMismatch, StoreNotFound
+from slrt_dask.fit import plan_of
+from slrt_dask.optim import StopReason
+from tests.oracles.dense import random_problem
+
+SHAPES = {2: (9, 8), 3: (8, 6, 5), 4: (6, 4, 3, 4)}
+RANKS = {2: (3, 2), 3: (3, 2, 1), 4: (2, 2, 1, 2)}
+TIRELESS = {"gap_tolerance": 0.0, "gradient_tolerance": 0.0}
+
+
+class Crash(Exception):
+    """What ends a process without a word."""
+
+
+def stopping(kind, when):
+    """An observer that ends the run at an iteration."""
+
+    def stop(record, state):
+        if record.iteration == when:
+            raise kind
+
+    return SimpleNamespace(on_record=stop)
+
+
+@pytest.fixture
+def store(store_of):
+    def make(order=3, parts=2, seed=6):
+        dense = random_problem(SHAPES[order], RANKS[order], C=5.0, fraction=0.4, seed=seed)
+        return store_of(dense.mask, dense.values, parts=parts)
+
+    return make
+
+
+@pytest.fixture
+def stop_and_resume(tmp_path):
+    """A run that is stopped and goes on, beside the same one undisturbed."""
+
+    def both(store, when, kind=Crash, *, resuming=None, then=None, **options):
+        options = {"C": 5.0, "threads": 1, "max_iterations": 8, **TIRELESS, **options}
+        options.setdefault("ranks", RANKS[store.order])
+        every = {"checkpoint_every": options.pop("checkpoint_every", 1)}
+        undisturbed = slrt.complete(store, **options)
+        run = stop_run(tmp_path / "run", store, when, kind, **every, **options)
+        if then is not None:
+            then(run)
+        where = {name: options[name] for name in ("threads", "memory_limit") if name in options}
+        resumed = slrt.resume(run, **(where if resuming is None else resuming), **every)
+        return undisturbed, resumed
+
+    return both
+
+
+def stop_run(run, store, when, kind=Crash, **options):
+    options = {"C": 5.0, "threads": 1, "max_iterations": 8, **TIRELESS, **options}
+    options.setdefault("ranks", RANKS[store.order])
+    try:
+        slrt.complete(store, **options, run_directory=run, observers=[stopping(kind, when)])
+    except Crash:
+        assert not (run / "completion").exists()
+    else:
+        done = slrt.load_completion(run / "completion")
+        assert done.stop_reason is StopReason.INTERRUPTED
+    return run
+
+
+def untimed(records):
+    """Without what tells of the disturbance itself: the time, and that there was one."""
+    return [dataclasses.replace(record, seconds=0.0, event="") for record in records]
+
+
+def assert_same_course(resumed, undisturbed):
+    """Every iteration equal to the last bit; certificates may begin from other directions."""
+    for one, other in zip(resumed.factors, undisturbed.factors, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(resumed.records, undisturbed.records, strict=True):
+        for column in ("iteration", "cost", "gradient_norm", "step", "inner_residual"):
+            assert getattr(one, column) == getattr(other, column)
+        assert (one.relative_gap is None) == (other.relative_gap is None)
+        assert (one.relative_gap or 0.0) == pytest.approx(other.relative_gap or 0.0, rel=1e-6)
+    assert resumed.certificate.primal == pytest.approx(undisturbed.certificate.primal, rel=1e-9)
+    assert resumed.stop_reason is undisturbed.stop_reason
+
+
+def assert_same(resumed, undisturbed):
+    """Equal to the last bit, but for the time it took."""
+    for one, other in zip(resumed.factors, undisturbed.factors, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert untimed(resumed.records) == untimed(undisturbed.records)
+    assert resumed.certificate == undisturbed.certificate
+    assert resumed.stop_reason is undisturbed.stop_reason
+    places = np.indices(resumed.shape).reshape(len(resumed.shape), -1)
+    np.testing.assert_array_equal(resumed.predict(places), undisturbed.predict(places))
+    seconds = [record.seconds for record in resumed.records]
+    assert seconds == sorted(seconds)
+
+
+def written_records(run):
+    return [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+
+
+# ---- the same answer ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Crash, KeyboardInterrupt], ids=["crash", "interrupt"])
+@pytest.mark.parametrize("method", ["rcg", "rtr"])
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_a_resumed_run_equals_the_undisturbed_one(
+    order, method, kind, store, stop_and_resume, tmp_path
+):
+    undisturbed, resumed = stop_and_resume(store(order), 3, kind, method=method)
+    assert len(undisturbed.records) > 4
+    assert_same(resumed, undisturbed)
+    lines = written_records(tmp_path / "run")
+    assert [line["cost"] for line in lines] == [record.cost for record in resumed.records]
+
+
+@pytest.mark.parametrize("method", ["rcg", "rtr"])
+@pytest.mark.parametrize("when", [0, 1, 7, 9, 10, 11, 12])
+def test_it_does_so_wherever_it_was_stopped(when, method, store, stop_and_resume):
+    undisturbed, resumed = stop_and_resume(store(), when, method=method, max_iterations=12)
+    assert len(undisturbed.records) == 13
+    assert_same_course(resumed, undisturbed)
+
+
+@pytest.mark.xfail(strict=True, reason="the sweeps of a certificate made again are counted")
+@pytest.mark.parametrize("method", ["rcg", "rtr"])
+def test_a_certificate_made_again_is_not_counted_with_the_next_iteration(
+    method, store, stop_and_resume
+):
+    undisturbed, resumed = stop_and_resume(store(), 10, method=method, max_iterations=12)
+    assert [record.sweeps for record in resumed.records] == [
+        record.sweeps for record in undisturbed.records
+    ]
+
+
+@pytest.mark.xfail(strict=True, reason="directions remembered from the last certificate are lost")
+def test_certificates_after_the_first_are_the_same_to_the_last_bit(store, stop_and_resume):
+    undisturbed, resumed = stop_and_resume(store(), 11, method="rtr", max_iterations=12)
+    assert_same(resumed, undisturbed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"center": True}, {"precision": "float32"}, {"threads": 2}, {"lambdas": (1.0, 2.0, 0.5)}],
+    ids=lambda options: next(iter(options)),
+)
+@pytest.mark.parametrize("method", ["rcg", "rtr"])
+def test_it_does_so_with_every_setting(options, method, store, stop_and_resume, monkeypatch):
+    monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 5)
+    assert_same(*reversed(stop_and_resume(store(), 3, method=method, **options)))
+
+
+def test_the_error_on_held_out_observations_goes_on(store, store_of, stop_and_resume):
+    observed = store()
+    held = np.ones(observed.shape, dtype=bool)
+    held[tuple(np.asarray(observed.indices()))] = False
+    validation = store_of(held, np.ones(held.shape))
+    undisturbed, resumed = stop_and_resume(observed, 3, validation=validation, center=True)
+    assert_same(resumed, undisturbed)
+    assert all(record.validation_rmse is not None for record in resumed.records)
+
+
+@pytest.mark.parametrize("method", ["rcg", "rtr"])
+def test_a_streamed_fit_goes_on(method, store_of, stop_and_resume, monkeypatch, caplog):
+    monkeypatch.setattr("slrt_dask.engine.plan.SMALLEST_STREAMED_BLOCK", 500)
+    monkeypatch.setattr("slrt_dask.engine.plan.LARGEST_STREAMED_BLOCK", 2000)
+    mask = np.random.default_rng(3).random((40, 30, 25)) < 0.3
+    big = store_of(mask, np.sin(np.indices(mask.shape).sum(axis=0) / 9.0))
+    ranks = (4, 3, 3)
+    needed = plan_of(big, FitSettings(ranks=ranks, C=1.0), threads=2).largest.total
+    with caplog.at_level("INFO", logger="slrt_dask"):
+        undisturbed, resumed = stop_and_resume(
+            big, 2, ranks=ranks, C=0.1, max_iterations=4, threads=2, memory_limit=needed - 1,
+            method=method,
+        )  # fmt: skip
+    assert caplog.text.count("streamed from disk") == 3
+    assert_same(resumed, undisturbed)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_run_may_go_on_somewhere_else(kind, request, store, stop_and_resume):
+    client = request.getfixturevalue(f"{kind}_client")
+    undisturbed, resumed = stop_and_resume(
+        store(parts=4), 3, resuming={"client": client}, C=0.3, max_iterations=6
+    )
+    assert len(resumed.records) == len(undisturbed.records)
+    for one, other in zip(resumed.records, undisturbed.records, strict=True):
+        assert one.cost == pytest.approx(other.cost, rel=1e-10)
+
+
+def test_a_run_of_a_cluster_may_go_on_in_this_process(store, thread_client, tmp_path):
+    options = {"C": 0.3, "max_iterations": 6}
+    undisturbed = slrt.complete(store(parts=4), RANKS[3], threads=1, **TIRELESS, **options)
+    run = stop_run(tmp_path / "run", store(parts=4), 3, client=thread_client, **options)
+    resumed = slrt.resume(run, threads=1)
+    assert resumed.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-10)
+    assert len(resumed.records) == len(undisturbed.records)
+
+
+def test_a_run_may_be_stopped_again_and_again(store, tmp_path):
+    undisturbed = slrt.complete(store(), RANKS[3], C=5.0, threads=1, max_iterations=8, **TIRELESS)
+    run = stop_run(tmp_path / "run", store(), 2)
+    for when in (3, 4, 7):
+        with pytest.raises(Crash):
+            slrt.resume(run, threads=1, observers=[stopping(Crash, when)])
+    slrt.resume(run, threads=1, observers=[stopping(KeyboardInterrupt, 8)])
+    assert_same(slrt.resume(run, threads=1), undisturbed)
+
+
+# ---- what the checkpoints leave -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", [0, 2, 3, 5, 8])
+def test_iterations_after_the_last_checkpoint_are_made_again(
+    when, store, stop_and_resume, tmp_path
+):
+    undisturbed, resumed = stop_and_resume(store(), when, checkpoint_every=3)
+    assert_same(resumed, undisturbed)
+    assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
+
+
+def test_a_torn_dual_falls_back_to_the_checkpoint_before(store, stop_and_resume, tmp_path):
+    def tear(run):
+        file = min((run / "checkpoints" / "000004" / "dual").iterdir())
+        file.write_bytes(file.read_bytes()[:-8])
+        assert (run / "checkpoints" / "000003").exists()
+
+    undisturbed, resumed = stop_and_resume(store(), 4, then=tear)
+    assert_same(resumed, undisturbed)
+    assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
+
+
+def test_a_lost_dual_on_a_worker_falls_back_too(store, process_client, tmp_path):
+    observed = store(parts=4)
+    options = {"C": 0.3, "max_iterations": 6}
+    undisturbed = slrt.complete(observed, RANKS[3], threads=1, **TIRELESS, **options)
+    run = stop_run(tmp_path / "run", observed, 4, **options)
+    max((run / "checkpoints" / "000004" / "dual").iterdir()).unlink()
+    resumed = slrt.resume(run, client=process_client)
+    assert resumed.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-10)
+
+
+@pytest.mark.xfail(strict=True, reason="the records of before stay in the file")
+@pytest.mark.parametrize("when", [0, 3])
+def test_without_a_whole_checkpoint_the_run_begins_again(when, store, stop_and_resume, tmp_path):
+    def tear(run):
+        for checkpoint in (run / "checkpoints").iterdir():
+            (checkpoint / "state.json").unlink()
+
+    undisturbed, resumed = stop_and_resume(store(), when, then=tear)
+    assert_same(resumed, undisturbed)
+    assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
+
+
+def test_a_torn_last_line_of_the_records_is_made_again(store, stop_and_resume, tmp_path):
+    def tear(run):
+        text = (run / "records.jsonl").read_text()
+        shutil.rmtree(run / "checkpoints" / "000004")  # a record comes before its checkpoint
+        (run / "records.jsonl").write_text(text[:-20])
+
+    undisturbed, resumed = stop_and_resume(store(), 4, then=tear)
+    assert_same(resumed, undisturbed)
+    assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
+
+
+def test_an_unfinished_checkpoint_is_not_taken(store, stop_and_resume):
+    def leave(run):
+        shutil.copytree(run / "checkpoints" / "000004", run / "checkpoints" / "000005.part")
+        (run / "checkpoints" / "000005.part" / "state.json").unlink()
+
+    assert_same(*reversed(stop_and_resume(store(), 4, then=leave)))
+
+
+# ---- runs that ended, and what is no run ----------------------------------------------------
+
+
+def test_a_run_that_had_ended_is_returned_without_computing(store, tmp_path, monkeypatch):
+    done = slrt.complete(store(), RANKS[3], C=5.0, max_iterations=2, run_directory=tmp_path / "run")
+    monkeypatch.delattr("slrt_dask.fit.LocalEngine")
+    again = slrt.resume(tmp_path / "run")
+    assert again.path == done.path
+    assert again.records == done.records
+
+
+def test_an_interrupted_runs_result_is_replaced_when_it_goes_on(store, tmp_path):
+    run = stop_run(tmp_path / "run", store(), 2, KeyboardInterrupt)
+    before = slrt.load_completion(run / "completion")
+    resumed = slrt.resume(run, threads=1)
+    after = slrt.load_completion(run / "completion")
+    assert (len(before.records), len(after.records)) == (3, 9)
+    assert after.records == resumed.records
+    assert sorted(path.name for path in run.iterdir()) == [
+        "checkpoints", "completion", "records.jsonl", "settings.json",
+    ]  # fmt: skip
+
+
+def test_a_torn_result_is_written_again(store, tmp_path):
+    done = slrt.complete(
+        store(), RANKS[3], C=5.0, threads=1, max_iterations=3, run_directory=tmp_path / "run"
+    )
+    wanted = done.predict([[1], [1], [1]])
+    for file in (tmp_path / "run" / "completion").iterdir():
+        if file.is_file():
+            file.unlink()
+    again = slrt.resume(tmp_path / "run", threads=1)
+    assert again.records == done.records
+    np.testing.assert_array_equal(again.predict([[1], [1], [1]]), wanted)
+
+
+def test_other_observations_at_the_stores_path_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    indices = np.array(np.nonzero(rng.random(SHAPES[3]) < 0.4))
+    values = rng.standard_normal(indices.shape[1])
+    mine = slrt.from_coo(tmp_path / "mine", indices, values, SHAPES[3])
+    run = stop_run(tmp_path / "run", mine, 2)
+    shutil.rmtree(mine.path)
+    slrt.from_coo(tmp_path / "mine", indices, 2 * values, SHAPES[3])
+    with pytest.raises(CheckpointMismatch, match=r"mine holds other observations"):
+        slrt.resume(run)
+    shutil.rmtree(mine.path)
+    with pytest.raises(StoreNotFound, match="mine"):
+        slrt.resume(run)
+
+
+def test_a_checkpoint_of_another_run_is_refused(store, tmp_path):
+    one = stop_run(tmp_path / "one", store(), 2)
+    other = stop_run(tmp_path / "other", store(), 2, C=1.0)
+    shutil.rmtree(one / "checkpoints")
+    shutil.copytree(other / "checkpoints", one / "checkpoints")
+    with pytest.raises(CheckpointMismatch, match="other observations or settings"):
+        slrt.resume(one)
+
+
+def test_what_is_no_run_is_refused(store, tmp_path):
+    (tmp_path / "file").write_text("nothing")
+    for place in (tmp_path / "nowhere", tmp_path, tmp_path / "file", store().path):
+        with pytest.raises(StoreNotFound, match="holds no run"):
+            slrt.resume(place)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]"])
+def test_settings_that_cannot_be_read_are_named(text, store, tmp_path):
+    run = stop_run(tmp_path / "run", store(), 0)
+    (run / "settings.json").write_text(text)
+    with pytest.raises(CheckpointMismatch, match=r"settings\.json cannot be read"):
+        slrt.resume(run)
