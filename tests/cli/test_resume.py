@@ -81,7 +81,9 @@ def test_a_run_goes_on_with_worker_processes(run_process, stopped, undisturbed):
 
 
 @pytest.mark.parametrize("command", ["fit", "resume"])
-def test_checkpoints_are_as_far_apart_as_was_said(command, run_command, store, stopped, tmp_path):
+def test_checkpoints_are_as_far_apart_as_was_said_and_the_last_state_is_kept(
+    command, run_command, store, stopped, tmp_path
+):
     if command == "fit":
         run = tmp_path / "run"
         said = run_command(
@@ -92,7 +94,7 @@ def test_checkpoints_are_as_far_apart_as_was_said(command, run_command, store, s
         run = stopped()
         said = run_command("resume", run, "--checkpoint-every", "4")
     assert said.exit_code == 0, said.stderr
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000004", "000008"]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000008", "000011"]
 
 
 @pytest.mark.parametrize("command", [["fit", "store"], ["resume", "run"]], ids=["fit", "resume"])
