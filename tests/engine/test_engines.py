@@ -87,7 +87,8 @@ def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
 ):
     dense, validation, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=2)
-    streaming = Streaming(block_entries=7, directory=str(tmp_path))
+    # Slices are not cut, so a block is no smaller than the longest one.
+    streaming = Streaming(block_entries=5 if order == 2 else 12, directory=str(tmp_path))
     with LocalEngine(store, threads=threads, validation=validation, streaming=streaming) as engine:
         assert len(engine._share.blocks) > 4
         assert_same(results(engine, dense), wanted)
