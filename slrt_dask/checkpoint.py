@@ -1,6 +1,6 @@
 """States of a run on disk: atomic, versioned, bound to the observations and the settings.
 
-    <run>/checkpoints/000012/state.npz, dual/p00000.npy …, state.json
+    <run>/checkpoints/000012/state.bin, dual/p00000.bin …, state.json
 
 A checkpoint is written under another name and renamed when it is whole; `state.json`, written last,
 holds a checksum of everything else, so a torn one is known and the one before it is taken. The
@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import os
 import shutil
 import zlib
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from slrt_dask.errors import CheckpointMismatch
+from slrt_dask.errors import CheckpointMismatch, InvalidInput
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.rcg import ConjugateGradientState
 from slrt_dask.optim.records import IterationRecord
@@ -80,6 +81,8 @@ class CheckpointObserver:
     def __init__(
         self, directory: Path, binding: dict[str, Any], write_dual: WriteDual, every: int = 1
     ) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise InvalidInput(f"checkpoint_every is {every!r}; give a whole number, at least 1")
         self._directory = directory
         self._binding = binding
         self._write_dual = write_dual
@@ -100,15 +103,17 @@ def write_checkpoint(
     shutil.rmtree(unfinished, ignore_errors=True)
     (unfinished / "dual").mkdir(parents=True)
     arrays, scalars = _taken_apart(state)
-    with open(unfinished / "state.npz", "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    with open(unfinished / "state.bin", "wb") as file:
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array, dtype="<f8").tobytes())
         _to_disk(file)
     content = {
         "format_version": FORMAT_VERSION,
         "kind": type(state).__name__,
         "state": scalars,
         "binding": binding,
-        "arrays_checksum": zlib.crc32((unfinished / "state.npz").read_bytes()),
+        "arrays": {name: array.shape for name, array in arrays.items()},
+        "arrays_checksum": zlib.crc32((unfinished / "state.bin").read_bytes()),
         "dual_checksums": write_dual(str(unfinished / "dual"), state),
     }
     with open(unfinished / "state.json", "w", encoding="utf-8") as file:
@@ -147,10 +152,10 @@ def drop_checkpoint(checkpoint: Checkpoint) -> None:
 def _read_one(path: Path, binding: dict[str, Any]) -> Checkpoint | None:
     try:
         content = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        if zlib.crc32((path / "state.npz").read_bytes()) != content["arrays_checksum"]:
+        raw = (path / "state.bin").read_bytes()
+        if zlib.crc32(raw) != content["arrays_checksum"]:
             return None
-        with np.load(path / "state.npz", allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = _read_arrays(raw, content["arrays"])
         checksums = {int(number): sum_ for number, sum_ in content["dual_checksums"].items()}
         kind, scalars, bound = STATES[content["kind"]], content["state"], content["binding"]
         version = content["format_version"]
@@ -184,6 +189,16 @@ def _taken_apart(state: MethodState) -> tuple[dict[str, Any], dict[str, Any]]:
     return arrays, scalars
 
 
+def _read_arrays(raw: bytes, shapes: dict[str, list[int]]) -> dict[str, Any]:
+    """The matrices that were written one after another."""
+    numbers, arrays = np.frombuffer(raw, dtype="<f8"), {}
+    for name, shape in shapes.items():
+        count = math.prod(shape)
+        arrays[name] = numbers[:count].reshape(shape).astype(np.float64)
+        numbers = numbers[count:]
+    return arrays
+
+
 def _add_matrices(arrays: dict[str, Any], name: str, matrices: tuple[Any, ...]) -> None:
     for mode, matrix in enumerate(matrices):
         arrays[f"{name}_{mode}"] = matrix
@@ -192,7 +207,8 @@ def _add_matrices(arrays: dict[str, Any], name: str, matrices: tuple[Any, ...]) 
 def _numbered(directory: Path) -> list[str]:
     if not directory.is_dir():
         return []
-    return sorted(entry.name for entry in directory.iterdir() if entry.name.isdigit())
+    names = (entry.name for entry in directory.iterdir() if entry.name.isdigit())
+    return sorted(names, key=int)
 
 
 def _to_disk(file: Any) -> None:

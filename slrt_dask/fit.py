@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -19,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from slrt_dask.checkpoint import newest_iteration
 from slrt_dask.completion import Completion, load_completion
 from slrt_dask.config import FitSettings
-from slrt_dask.data.store import ObservationStore, open_store
+from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
@@ -108,7 +109,12 @@ def complete(
             # Only now that nothing has been refused: a directory that is made stays.
             if run_directory is not None and not made:
                 made.append(create_run(run_directory, store, validation, settings))
-            return fit.run(made[0] if made else None, observers, checkpoint_every, event)
+            try:
+                return fit.run(made[0] if made else None, observers, checkpoint_every, event)
+            except BaseException:
+                if made and not made[0].records_file.exists():
+                    shutil.rmtree(made.pop().path, ignore_errors=True)
+                raise
 
     def reached() -> int:
         return newest_iteration(made[0].checkpoints) if made else -1
@@ -136,7 +142,7 @@ def resume(
         done = load_completion(run.completion)
         if done.stop_reason not in UNFINISHED:
             return done
-    validation = None if run.validation is None else open_store(run.validation)
+    validation = run.open_validation()
     request = _Request(run.open_store(), run.settings, client, memory_limit, threads, validation)
 
     def attempt(event: str) -> Completion:

@@ -84,8 +84,7 @@ class Fit:
         earlier: tuple[IterationRecord, ...] = ()
         if run is not None:
             start = self._last_state(run)
-            if start is not None:
-                earlier = run.keep_records(start.iteration)
+            earlier = run.keep_records(-1 if start is None else start.iteration)
         if start is None:
             start = spectral_start(self.problem, self.settings.seed)
         outcome = minimise(

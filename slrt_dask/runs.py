@@ -32,6 +32,7 @@ class RunDirectory:
     store: str
     observations: str
     validation: str | None
+    held_out: str | None
     settings: FitSettings
 
     @property
@@ -54,11 +55,20 @@ class RunDirectory:
 
     def open_store(self) -> ObservationStore:
         """The observations of the run, if they are still the same."""
-        store = open_store(self.store)
-        if store.digest != self.observations:
+        return self._opened(self.store, self.observations)
+
+    def open_validation(self) -> ObservationStore | None:
+        """The held-out observations of the run, if it has any and they are still the same."""
+        if self.validation is None:
+            return None
+        return self._opened(self.validation, str(self.held_out))
+
+    def _opened(self, path: str, digest: str) -> ObservationStore:
+        store = open_store(path)
+        if store.digest != digest:
             raise CheckpointMismatch(
-                f"{self.store} holds other observations (digest {store.digest[:12]}) than the run "
-                f"{self.path} was made for ({self.observations[:12]}); start a new run"
+                f"{path} holds other observations (digest {store.digest[:12]}) than the run "
+                f"{self.path} was made for ({digest[:12]}); start a new run"
             )
         return store
 
@@ -115,6 +125,7 @@ def create_run(
         "store": store.path,
         "observations": store.digest,
         "validation": None if validation is None else validation.path,
+        "held_out": None if validation is None else validation.digest,
         "settings": settings.to_dict(),
     }
     _replace_file(path / "settings.json", json.dumps(content, indent=2) + "\n")
@@ -135,11 +146,12 @@ def open_run(directory: str | os.PathLike[str]) -> RunDirectory:
             content["store"],
             content["observations"],
             content["validation"],
+            content["held_out"],
             FitSettings(**values),
         )
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreNotFound(f"{path} holds no run; check the path") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointMismatch(f"{path}/settings.json cannot be read: {error}") from error
 
 

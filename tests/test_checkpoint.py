@@ -22,8 +22,8 @@ CHECKSUMS = {0: 17, 11: 4}
 
 def write_dual(directory, state):
     """As a share does it: files in the directory, checksums by partition."""
-    with open(f"{directory}/p00000.npy", "wb") as file:
-        np.save(file, state.evaluation.dual)
+    with open(f"{directory}/p00000.bin", "wb") as file:
+        file.write(np.ascontiguousarray(state.evaluation.dual).tobytes())
     return CHECKSUMS
 
 
@@ -83,7 +83,10 @@ def test_a_state_comes_back_to_the_last_bit(state, tmp_path):
     assert found.scalars["cost"] == state.evaluation.cost
     assert found.scalars["inner"] == dataclasses.asdict(state.evaluation.inner)
     assert found.dual_checksums == CHECKSUMS
-    np.testing.assert_array_equal(np.load(found.dual / "p00000.npy"), state.evaluation.dual)
+    np.testing.assert_array_equal(
+        np.fromfile(found.dual / "p00000.bin").reshape(state.evaluation.dual.shape),
+        state.evaluation.dual,
+    )
 
 
 @pytest.mark.parametrize("number", [math.pi, 5e-324, 1.7e308, math.inf, 0.1 + 0.2])
@@ -117,9 +120,9 @@ def delete(name):
 
 
 def flip_a_bit(checkpoint):
-    content = bytearray((checkpoint / "state.npz").read_bytes())
+    content = bytearray((checkpoint / "state.bin").read_bytes())
     content[len(content) // 2] ^= 1
-    (checkpoint / "state.npz").write_bytes(content)
+    (checkpoint / "state.bin").write_bytes(content)
 
 
 def empty(checkpoint):
@@ -128,11 +131,11 @@ def empty(checkpoint):
 
 
 TEARS = {
-    "half of state.npz": truncate("state.npz"),
+    "half of state.bin": truncate("state.bin"),
     "half of state.json": truncate("state.json"),
-    "no state.npz": delete("state.npz"),
+    "no state.bin": delete("state.bin"),
     "no state.json": delete("state.json"),
-    "a bit of state.npz": flip_a_bit,
+    "a bit of state.bin": flip_a_bit,
     "nothing": empty,
 }
 
@@ -167,7 +170,9 @@ def test_another_format_version_is_refused_by_number(write, tmp_path):
         read_checkpoint(tmp_path, BINDING)
 
 
-@pytest.mark.parametrize("what", ["numpy.savez", "json.dump", "os.fsync", "os.replace"])
+@pytest.mark.parametrize(
+    "what", ["slrt_dask.checkpoint.np.ascontiguousarray", "json.dump", "os.fsync", "os.replace"]
+)
 def test_a_write_that_was_cut_short_leaves_the_older_checkpoint(what, write, tmp_path, monkeypatch):
     write(1)
 
@@ -216,8 +221,6 @@ def interrupted_at_call(number, action):
     return left <= 0
 
 
-@pytest.mark.xfail(strict=True, reason="the writer of .npz files has errors of its own for it")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_amid_a_write_is_still_an_interrupt(write, tmp_path):
     write(1)
     others = set()

@@ -235,7 +235,7 @@ def test_an_interrupt_gives_what_was_reached_and_keeps_its_checkpoint(when, smal
     assert done.certificate.gap >= 0.0
     newest = max((tmp_path / "r" / "checkpoints").iterdir())
     assert newest.name == f"{when:06d}"
-    assert (newest / "state.npz").is_file()
+    assert (newest / "state.bin").is_file()
     assert len(predictions(slrt.load_completion(tmp_path / "r" / "completion")))
 
 

@@ -136,7 +136,6 @@ def test_it_does_so_wherever_it_was_stopped(when, method, store, stop_and_resume
     assert_same_course(resumed, undisturbed)
 
 
-@pytest.mark.xfail(strict=True, reason="the sweeps of a certificate made again are counted")
 @pytest.mark.parametrize("method", ["rcg", "rtr"])
 def test_a_certificate_made_again_is_not_counted_with_the_next_iteration(
     method, store, stop_and_resume
@@ -147,7 +146,6 @@ def test_a_certificate_made_again_is_not_counted_with_the_next_iteration(
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="directions remembered from the last certificate are lost")
 def test_certificates_after_the_first_are_the_same_to_the_last_bit(store, stop_and_resume):
     undisturbed, resumed = stop_and_resume(store(), 11, method="rtr", max_iterations=12)
     assert_same(resumed, undisturbed)
@@ -254,7 +252,6 @@ def test_a_lost_dual_on_a_worker_falls_back_too(store, process_client, tmp_path)
     assert resumed.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-10)
 
 
-@pytest.mark.xfail(strict=True, reason="the records of before stay in the file")
 @pytest.mark.parametrize("when", [0, 3])
 def test_without_a_whole_checkpoint_the_run_begins_again(when, store, stop_and_resume, tmp_path):
     def tear(run):

@@ -21,7 +21,8 @@ from slrt_dask.cli.options import NUMBERS, WHOLE_NUMBERS, common_options, is_ver
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
     from slrt_dask.data.store import ObservationStore
-    from slrt_dask.optim.records import Observer
+    from slrt_dask.optim.method import MethodState
+    from slrt_dask.optim.records import IterationRecord, Observer
     from slrt_dask.runs import RunDirectory
 
 EXIT_DOES_NOT_FIT = 1
@@ -271,8 +272,8 @@ def _watched(
     if observers and sys.stderr.isatty():
         click.echo(f"loading {store.nnz:,} observations", err=True)
     try:
-        with _interrupt_explained():
-            yield observers
+        with _interrupt_explained() as second_chance:
+            yield [*observers, second_chance]
     finally:
         progress.close()
 
@@ -305,19 +306,33 @@ def outcome(done: Completion, run: str, seconds: float) -> str:
     )
 
 
+class _LostInterrupt:
+    """Interrupts a fit whose interrupt got lost: one that lands in a destructor is discarded."""
+
+    def __init__(self) -> None:
+        self.pending = False
+
+    def on_record(self, record: IterationRecord, state: MethodState) -> None:
+        if self.pending:
+            self.pending = False
+            raise KeyboardInterrupt
+
+
 @contextmanager
-def _interrupt_explained() -> Iterator[None]:
-    """Say on Ctrl-C that the result will still be written; the fit itself ends the loop."""
+def _interrupt_explained() -> Iterator[_LostInterrupt]:
+    """Say on Ctrl-C that what was reached will be kept; the fit itself ends the loop."""
+    second_chance = _LostInterrupt()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield second_chance
         return
 
     def explain(number: int, frame: FrameType | None) -> None:
-        sys.stderr.write("\ninterrupted: the result so far is being certified and written\n")
+        sys.stderr.write("\ninterrupted: ending the fit; what was reached so far is kept\n")
+        second_chance.pending = True
         signal.default_int_handler(number, frame)
 
     previous = signal.signal(signal.SIGINT, explain)
     try:
-        yield
+        yield second_chance
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -167,7 +167,7 @@ def open_root(place: str) -> zarr.Group:
         if location.exists(place):
             raise StoreNotFound(
                 f"{place} exists but holds no zarr group, so there is no store to open; "
-                "check the path."
+                "check the path, or make a store of a data file with ingest first."
             ) from error
         raise StoreNotFound(f"there is no store at {place}; check the path.") from error
     except OSError:

@@ -11,6 +11,7 @@ Hochstenbach and van der Vorst, 2000). The bound holds however few steps were ma
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -56,11 +57,6 @@ class _Recurrence:
         self.basis.append(image / length)
         self.bound = min(self.bound, self._upper_bound())
 
-    def top_vector(self) -> NDArray[np.float64]:
-        _, vectors = np.linalg.eigh(self._tridiagonal())
-        top: NDArray[np.float64] = np.array(self.basis[: len(self.diagonal)]).T @ vectors[:, -1]
-        return top
-
     def _tridiagonal(self) -> NDArray[np.float64]:
         beside = self.off_diagonal[: len(self.diagonal) - 1]
         return np.diag(self.diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
@@ -95,12 +91,10 @@ class _Recurrence:
 
 
 class TopEigenvalues:
-    """Bounds the largest eigenvalue of every mode; remembers the vectors for the next time."""
+    """Bounds the largest eigenvalue of every mode."""
 
     def __init__(self, max_iterations: int = 100) -> None:
         self._max_iterations = max_iterations
-        self._vectors: Vectors | None = None
-        self._generator = np.random.default_rng(0)
 
     def bounds(
         self, multiply: Multiply, factors: Vectors, images: Vectors, enough: Enough
@@ -120,16 +114,16 @@ class TopEigenvalues:
             upper = tuple(mode.bound for mode in modes)
             if all(mode.exhausted for mode in modes) or enough(lower, upper):
                 break
-        self._vectors = tuple(mode.top_vector() for mode in modes)
         return lower, upper
 
     def _starts(self, factors: Vectors, images: Vectors) -> list[_Recurrence]:
+        # Seeded by the point: starts of different certificates are independent, and a certificate
+        # that is made again, after a resume, is the same.
+        generator = np.random.default_rng(zlib.crc32(np.ascontiguousarray(factors[0]).data))
         modes = []
-        for mode, (factor, image) in enumerate(zip(factors, images, strict=True)):
+        for factor, image in zip(factors, images, strict=True):
             known = _best_combination(factor, image)
-            if self._vectors is not None:
-                known = known + self._vectors[mode]
-            random = self._generator.standard_normal(len(known))
+            random = generator.standard_normal(len(known))
             start = known / max(float(np.linalg.norm(known)), np.finfo(float).tiny)
             start = start + RANDOM_SHARE * random / np.linalg.norm(random)
             length = float(np.linalg.norm(start))

@@ -46,7 +46,7 @@ def write_dual_files(share: Share, directory: str, vector: str) -> dict[int, int
     for number in share.assignment.partitions:
         values = share.partition_vector(number, vector)
         with open(_dual_file(share, directory, number), "wb") as file:
-            np.save(file, values, allow_pickle=False)
+            file.write(values.data)
             file.flush()
             os.fsync(file.fileno())
         checksums[number] = zlib.crc32(values.data)
@@ -59,14 +59,14 @@ def read_dual_files(share: Share, directory: str, vector: str, checksums: dict[i
         file = _dual_file(share, directory, number)
         values = None
         with contextlib.suppress(OSError, ValueError, EOFError):
-            values = np.load(file, allow_pickle=False)
+            values = np.fromfile(file, dtype=share.assignment.precision)
         if values is None or zlib.crc32(values.data) != checksums.get(number):
             raise StoreCorrupt(f"{file} was lost or altered after it was written")
         share.put_partition_vector(number, vector, values)
 
 
 def _dual_file(share: Share, directory: str, number: int) -> str:
-    return f"{directory}/{share.assignment.store.partitions[number].name}.npy"
+    return f"{directory}/{share.assignment.store.partitions[number].name}.bin"
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class Plan:
     fibres: int
     exchange_bytes: int
     better_slab_mode: int | None
+    available: int
+    partitions: int
 
     @property
     def largest(self) -> WorkerBytes:
@@ -73,7 +75,7 @@ class Plan:
         if self.better_slab_mode is not None:
             why = f"stored so; along mode {self.better_slab_mode} less would cross"
         lines = [
-            f"workers           {len(self.workers)}, threads {threads}",
+            f"workers           {self._occupied()}, threads {threads}",
             f"slab mode         {self.slab_mode} ({self.fibres:,} fibres cross partitions; {why})",
             f"observations      {readable(needed.observations)} on the fullest worker",
             f"solver state      {readable(needed.state)}",
@@ -85,6 +87,14 @@ class Plan:
             f"blocks            {self._where()}",
         ]
         return "\n".join(lines)
+
+    def _occupied(self) -> str:
+        if len(self.workers) == self.available:
+            return str(self.available)
+        return (
+            f"{len(self.workers)} of {self.available} (the store has {self.partitions} partitions; "
+            f"ingest with smaller ones to occupy more)"
+        )
 
     def _where(self) -> str:
         streamed = [worker for worker in self.workers if worker.block_entries is not None]
@@ -120,7 +130,15 @@ def plan_fit(
     best = max(range(len(ranks)), key=lambda mode: header.shape[mode] / ranks[mode])
     ratio = header.shape[header.slab_mode] / ranks[header.slab_mode]
     better = best if header.shape[best] / ranks[best] > ratio else None
-    return Plan(workers, header.slab_mode, costs.fibres, exchange, better)
+    return Plan(
+        workers,
+        header.slab_mode,
+        costs.fibres,
+        exchange,
+        better,
+        len(places),
+        len(header.partitions),
+    )
 
 
 def _planned(costs: Costs, place: Place, share: tuple[int, ...]) -> WorkerPlan:

@@ -94,7 +94,9 @@ def minimise(
                 certified = certify(problem, method, state, rules)
                 if rules.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
-            if not told:
+            if told:  # a resumed state: what its certificate took was counted with its own row
+                swept = problem.sweeps
+            else:
                 known = certified.evaluation if certified else state.evaluation
                 tell(certified, seconds, validate(known) if validate else None)
             if reason is not None:
