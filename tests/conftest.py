@@ -59,6 +59,8 @@ def open_client():
         warnings.simplefilter("ignore", ResourceWarning)
         for client, cluster in reversed(opened):
             # A cluster that does not end must not keep the run from ending.
+            if client.status == "closed":
+                continue
             with contextlib.suppress(TimeoutError):
                 client.close(timeout=10)
             with contextlib.suppress(TimeoutError):

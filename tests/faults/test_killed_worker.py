@@ -95,14 +95,19 @@ def test_when_no_worker_comes_back_the_run_ends_with_a_usable_checkpoint(
             if record.iteration == 2:
                 client.cluster.scale(0)
 
-    with pytest.raises(ClusterLost, match=r"no worker was there .* resume the run"):
-        slrt_dask.complete(
-            store,
-            **SETTINGS,
-            client=client,
-            run_directory=tmp_path / "run",
-            observers=[LoseAll()],
-        )
+    try:
+        with pytest.raises(ClusterLost, match=r"no worker was there .* resume the run"):
+            slrt_dask.complete(
+                store,
+                **SETTINGS,
+                client=client,
+                run_directory=tmp_path / "run",
+                observers=[LoseAll()],
+            )
+    finally:
+        # A client without workers must not be what later tests compute on by default.
+        client.close()
+        client.cluster.close()
     done = slrt_dask.resume(tmp_path / "run")
     assert done.records[-1].cost == pytest.approx(undisturbed, rel=1e-10)
     assert [record.event for record in done.records if record.event] == ["resumed"]
