@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.fit_settings import FitRequest, requested
+from slrt_dask.cli.interrupts import interrupt_explained
 from slrt_dask.cli.options import NUMBERS, WHOLE_NUMBERS, common_options, is_verbose
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
     from slrt_dask.data.store import ObservationStore
-    from slrt_dask.optim.method import MethodState
-    from slrt_dask.optim.records import IterationRecord, Observer
+    from slrt_dask.optim.records import Observer
     from slrt_dask.runs import RunDirectory
 
 EXIT_DOES_NOT_FIT = 1
@@ -272,7 +269,7 @@ def _watched(
     if observers and sys.stderr.isatty():
         click.echo(f"loading {store.nnz:,} observations", err=True)
     try:
-        with _interrupt_explained() as second_chance:
+        with interrupt_explained() as second_chance:
             yield [*observers, second_chance]
     finally:
         progress.close()
@@ -304,35 +301,3 @@ def outcome(done: Completion, run: str, seconds: float) -> str:
             f"predict {name} INDICES -o OUT, or export {name} OUT.zarr",
         ]
     )
-
-
-class _LostInterrupt:
-    """Interrupts a fit whose interrupt got lost: one that lands in a destructor is discarded."""
-
-    def __init__(self) -> None:
-        self.pending = False
-
-    def on_record(self, record: IterationRecord, state: MethodState) -> None:
-        if self.pending:
-            self.pending = False
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def _interrupt_explained() -> Iterator[_LostInterrupt]:
-    """Say on Ctrl-C that what was reached will be kept; the fit itself ends the loop."""
-    second_chance = _LostInterrupt()
-    if threading.current_thread() is not threading.main_thread():
-        yield second_chance
-        return
-
-    def explain(number: int, frame: FrameType | None) -> None:
-        sys.stderr.write("\ninterrupted: ending the fit; what was reached so far is kept\n")
-        second_chance.pending = True
-        signal.default_int_handler(number, frame)
-
-    previous = signal.signal(signal.SIGINT, explain)
-    try:
-        yield second_chance
-    finally:
-        signal.signal(signal.SIGINT, previous)

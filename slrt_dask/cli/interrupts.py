@@ -1,0 +1,47 @@
+"""Ctrl-C during a fit: said at once, and not lost."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slrt_dask.optim.method import MethodState
+    from slrt_dask.optim.records import IterationRecord
+
+
+class LostInterrupt:
+    """Interrupts a fit whose interrupt got lost: one that lands in a destructor is discarded."""
+
+    def __init__(self) -> None:
+        self.pending = False
+
+    def on_record(self, record: IterationRecord, state: MethodState) -> None:
+        if self.pending:
+            self.pending = False
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupt_explained() -> Iterator[LostInterrupt]:
+    """Say on Ctrl-C that what was reached will be kept; the fit itself ends the loop."""
+    second_chance = LostInterrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield second_chance
+        return
+
+    def explain(number: int, frame: FrameType | None) -> None:
+        sys.stderr.write("\ninterrupted: ending the fit; what was reached so far is kept\n")
+        second_chance.pending = True
+        signal.default_int_handler(number, frame)
+
+    previous = signal.signal(signal.SIGINT, explain)
+    try:
+        yield second_chance
+    finally:
+        signal.signal(signal.SIGINT, previous)
