@@ -47,6 +47,8 @@ def workers(open_client):
 
 @pytest.fixture
 def client(workers):
+    # A worker that is slow to come back is given up by its cluster; this asks for it anew.
+    workers.cluster.scale(2)
     workers.wait_for_workers(2, timeout=60)
     return workers
 
