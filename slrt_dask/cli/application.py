@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from slrt_dask import __version__
+from slrt_dask.cli.certificate_command import certificates
 from slrt_dask.cli.data_commands import ingest, split
 from slrt_dask.cli.demo_command import demo
 from slrt_dask.cli.fit_commands import fit, plan, resume
@@ -75,7 +76,7 @@ def main() -> None:
     """
 
 
-for command in (demo, ingest, split, plan, fit, resume, evaluate, predict, export):
+for command in (demo, ingest, split, plan, fit, resume, evaluate, predict, export, certificates):
     main.add_command(command)
 
 

@@ -17,17 +17,13 @@ from typing import Any
 
 import click
 
-from slrt_dask.cli.options import Bytes
-from slrt_dask.errors import SlrtError
+from slrt_dask.certificates import ROLES, CertificateDirectory
+from slrt_dask.cli.connecting import existing_cluster
+from slrt_dask.cli.options import Bytes, Certificates
 
 SECONDS_TO_CONNECT = 5
-SECONDS_FOR_WORKERS = 20
 WITHOUT_STEALING = {"distributed.scheduler.work-stealing": False}
 """State lives on the workers, so tasks must stay where they were put."""
-
-
-class ClusterUnavailable(SlrtError, ConnectionError):
-    """A scheduler that does not answer, or one without workers."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +34,7 @@ class Computing:
     workers: int | None
     threads: int | None
     memory_limit: str | None
+    tls: CertificateDirectory | None = None
 
     def __post_init__(self) -> None:
         if self.scheduler is not None and self.workers is not None:
@@ -46,15 +43,21 @@ class Computing:
             raise click.UsageError(
                 "the workers of a scheduler have their own threads; leave --threads out."
             )
+        if self.tls is not None and self.scheduler is None and self.workers is None:
+            raise click.UsageError("--tls goes with --scheduler or --workers.")
+        if self.tls is not None and not (self.scheduler or "tls://").startswith("tls://"):
+            raise click.UsageError(
+                f"with --tls the scheduler's address begins with tls://, unlike {self.scheduler}."
+            )
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
         """A distributed client, or None for this process."""
         if self.scheduler is not None:
-            with _existing(self.scheduler) as client:
+            with existing_cluster(self.scheduler, self.tls, SECONDS_TO_CONNECT) as client:
                 yield client
         elif self.workers is not None:
-            with _started(self.workers, self.threads, self.memory_limit) as client:
+            with _started(self.workers, self) as client:
                 yield client
         else:
             import dask
@@ -81,6 +84,12 @@ def computing_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="SIZE",
         help="Memory that each worker, or this process, may use, such as 4GB.",
     )
+    @click.option(
+        "--tls",
+        type=Certificates(),
+        metavar="DIRECTORY",
+        help="Certificates of the cluster, from slrt-dask certificates.",
+    )
     @wraps(command)
     def with_computing(
         *,
@@ -88,47 +97,33 @@ def computing_options(command: Callable[..., None]) -> Callable[..., None]:
         workers: int | None,
         threads: int | None,
         memory_limit: str | None,
+        tls: CertificateDirectory | None,
         **others: Any,
     ) -> None:
-        command(computing=Computing(scheduler, workers, threads, memory_limit), **others)
+        command(computing=Computing(scheduler, workers, threads, memory_limit, tls), **others)
 
     return with_computing
 
 
 @contextmanager
-def _existing(address: str) -> Iterator[Any]:
-    from distributed import Client
-
-    try:
-        client = Client(address, timeout=SECONDS_TO_CONNECT)
-    except (OSError, ValueError) as error:
-        raise ClusterUnavailable(
-            f"no scheduler answers at {address}; check the address, which looks like "
-            "tcp://host:8786, and that the cluster is running."
-        ) from error
-    with client:
-        try:
-            client.wait_for_workers(1, timeout=SECONDS_FOR_WORKERS)
-        except TimeoutError as error:
-            raise ClusterUnavailable(
-                f"the scheduler at {address} has no workers; start at least one."
-            ) from error
-        yield client
-
-
-@contextmanager
-def _started(workers: int, threads: int | None, memory_limit: str | None) -> Iterator[Any]:
+def _started(workers: int, computing: Computing) -> Iterator[Any]:
     import dask
     from distributed import Client, LocalCluster
 
+    security = None
+    if computing.tls is not None:
+        computing.tls.check(*ROLES)
+        security = computing.tls.security()
     with dask.config.set(WITHOUT_STEALING):
         with _interrupts_ignored():
             cluster = LocalCluster(
                 n_workers=workers,
-                threads_per_worker=threads or max(1, _cores() // workers),
+                threads_per_worker=computing.threads or max(1, _cores() // workers),
                 processes=True,
-                memory_limit="auto" if memory_limit is None else memory_limit,
-                dashboard_address=":0",
+                memory_limit=computing.memory_limit or "auto",
+                # An address without a host would open the dashboard to the whole network.
+                dashboard_address="127.0.0.1:0",
+                security=security,
                 silence_logs=logging.ERROR,
             )
         with cluster, Client(cluster) as client:

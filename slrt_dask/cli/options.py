@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from slrt_dask.certificates import CertificateDirectory
+
 DEBUG = "slrt_dask.debug"
 VERBOSE = "slrt_dask.verbose"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -51,6 +53,19 @@ class Bytes(click.ParamType[str]):
         if count <= 0:
             self.fail(f"{value!r} is not an amount of memory, such as 4GB or 800MiB")
         return str(value)
+
+
+class Certificates(click.ParamType[CertificateDirectory]):
+    """A directory of certificates; whether it holds what is needed shows when it is used."""
+
+    name = "directory"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> CertificateDirectory:
+        if isinstance(value, CertificateDirectory):
+            return value
+        return CertificateDirectory(value)
 
 
 def common_options(function: Decorated) -> Decorated:
