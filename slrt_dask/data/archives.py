@@ -1,21 +1,23 @@
 """Binary files of arrays: `.npz`, `.npy`, zarr directories and `.parquet`.
 
-Members of an archive are unpacked into a scratch directory and mapped, so that a file larger than
+Members of an archive are unpacked into files without names and mapped, so that a file larger than
 memory can be read. Nothing pickled is ever loaded. This changes when the binary formats do.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import IO, Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from slrt_dask.data import location
 from slrt_dask.data.arrays import array_source
 from slrt_dask.data.batches import Batch, Source
 from slrt_dask.data.coo import coo_source
@@ -23,12 +25,16 @@ from slrt_dask.data.libraries import load
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
 
 Shape = tuple[int, ...] | None
+HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[Any, ...]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
-def npz_source(path: Path, shape: Shape, key: str | None, scratch: Path) -> Source:
+def npz_source(path: str, shape: Shape, key: str | None, scratch: str | None) -> Source:
     """A saved `sparse.COO`; or arrays `indices` and `values`; or a dense array, with `mask`."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with location.open_file(path) as file, zipfile.ZipFile(file) as archive:
             members = [name for name in archive.namelist() if name.endswith(".npy")]
             names = [name.removesuffix(".npy") for name in members]
             arrays = {name: _unpacked(archive, name, scratch) for name in names}
@@ -47,14 +53,16 @@ def npz_source(path: Path, shape: Shape, key: str | None, scratch: Path) -> Sour
     return _dense(arrays[chosen], arrays.get("mask"), shape)
 
 
-def npy_source(path: Path, shape: Shape) -> Source:
-    return _dense(_mapped(path), None, shape)
+def npy_source(path: str, shape: Shape, scratch: str | None) -> Source:
+    with location.open_file(path) as file:
+        array = _copied(file, path, scratch) if location.is_url(path) else _mapped(file, path)
+    return _dense(array, None, shape)
 
 
-def zarr_source(path: Path, shape: Shape, key: str | None) -> Source:
+def zarr_source(path: str, shape: Shape, key: str | None) -> Source:
     """A zarr array, or one array of a zarr group."""
     try:
-        node = zarr.open(str(path), mode="r")
+        node = zarr.open(path, mode="r")
     except (FileNotFoundError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be opened as zarr ({error}); check it.") from error
     if isinstance(node, zarr.Group):
@@ -64,12 +72,12 @@ def zarr_source(path: Path, shape: Shape, key: str | None) -> Source:
     return _dense(node, None, shape)
 
 
-def parquet_source(path: Path, shape: Shape) -> Source:
+def parquet_source(path: str, shape: Shape) -> Source:
     """Index columns in order; the value is the column `value` or `values`, or else the last."""
     parquet = load("pyarrow.parquet", extra="parquet")
     arrow = load("pyarrow", extra="parquet")
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(location.open_file(path) if location.is_url(path) else path)
     except arrow.ArrowInvalid as error:
         raise InvalidInput(f"{path} is not a parquet file ({error}); check it.") from error
     schema = file.schema_arrow
@@ -108,7 +116,7 @@ def _dense(array: Any, mask: Any, shape: Shape) -> Source:
     return array_source(array, mask)
 
 
-def _chosen(names: list[str], key: str | None, path: Path) -> str:
+def _chosen(names: list[str], key: str | None, path: str) -> str:
     if key is not None and key in names:
         return key
     if key is None and len(names) == 1:
@@ -125,19 +133,28 @@ def _own_shape(arrays: dict[str, NDArray[Any]], shape: Shape) -> Shape:
     return tuple(int(length) for length in arrays["shape"])
 
 
-def _unpacked(archive: zipfile.ZipFile, name: str, scratch: Path) -> NDArray[Any]:
-    target = scratch / f"{len(list(scratch.iterdir()))}.npy"
-    with archive.open(f"{name}.npy") as member, target.open("wb") as file:
-        shutil.copyfileobj(member, file, 2**20)
-    return _mapped(target)
+def _unpacked(archive: zipfile.ZipFile, name: str, scratch: str | None) -> NDArray[Any]:
+    with archive.open(f"{name}.npy") as member:
+        return _copied(member, f"{name}.npy", scratch)
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def _copied(stream: IO[bytes], name: str, scratch: str | None) -> NDArray[Any]:
+    """The array in a stream, by way of a file that ends with the array or with the process."""
+    with tempfile.TemporaryFile(dir=scratch) as file:
+        shutil.copyfileobj(stream, file, 2**20)
+        file.seek(0)
+        return _mapped(file, name)
+
+
+def _mapped(file: IO[bytes], name: str) -> NDArray[Any]:
+    """The array in a local file: mapped, so that it need not fit in memory, unless it is small."""
     try:
-        if path.stat().st_size < 2**20:
-            small: NDArray[Any] = np.load(path, allow_pickle=False)
+        if os.fstat(file.fileno()).st_size < 2**20:
+            small: NDArray[Any] = np.load(file, allow_pickle=False)
             return small
-        large: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return large
-    except (ValueError, EOFError) as error:
-        raise InvalidInput(f"{path.name} holds no array of numbers ({error}).") from error
+        shape, by_columns, dtype = HEADERS[np.lib.format.read_magic(file)](file)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        return np.memmap(file, dtype, "r", file.tell(), shape, "F" if by_columns else "C")
+    except (ValueError, EOFError, KeyError) as error:
+        raise InvalidInput(f"{name} holds no array of numbers ({error}).") from error

@@ -5,11 +5,9 @@ This changes when another file type is supported; how a type is read is its own 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
+from pathlib import PurePath
 
 from numpy.typing import DTypeLike
 
@@ -26,18 +24,18 @@ from slrt_dask.errors import InvalidInput, UnsupportedFormat
 
 @dataclass(frozen=True)
 class FileRequest:
-    """A file and what the caller said about it; `scratch` is a directory that will go away."""
+    """A file and what the caller said about it; `scratch` has room for what must be unpacked."""
 
-    path: Path
+    path: str
     shape: tuple[int, ...] | None
     key: str | None
     delimiter: str | None
-    scratch: Path
+    scratch: str | None
 
 
 def from_file(
     path: StorePath,
-    source: str | PathLike[str],
+    source: StorePath,
     *,
     shape: Sequence[int] | None = None,
     key: str | None = None,
@@ -49,7 +47,7 @@ def from_file(
     dimension_names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> ObservationStore:
-    """Store the observations in a file.
+    """Store the observations in a file, which may be at a URL.
 
     source : `.tns` (FROSTT: indices from 1, then the value), `.csv` (indices from 0, then the
         value, with or without a header), either of them also `.gz`; `.parquet`; `.npz` (a saved
@@ -67,18 +65,15 @@ def from_file(
         dimension_names=dimension_names,
         progress=progress,
     )
-    file = Path(source)
+    file = location.normal_path(source)
     reader = _reader(file, key, delimiter)
-    if not file.exists():
+    if not location.exists(file):
         raise InvalidInput(f"there is no file {file}; check its name.")
     place = location.normal_path(path)
     location.refuse_existing(place)
     lengths = None if shape is None else check_shape(shape)
-    with tempfile.TemporaryDirectory(
-        prefix=".slrt-unpack-", dir=location.scratch_parent(place)
-    ) as scratch:
-        request = FileRequest(file, lengths, key, delimiter, Path(scratch))
-        ingest(place, reader(request), options)
+    request = FileRequest(file, lengths, key, delimiter, location.scratch_parent(place))
+    ingest(place, reader(request), options)
     return open_store(place)
 
 
@@ -96,7 +91,7 @@ def _npz(request: FileRequest) -> Source:
 
 
 def _npy(request: FileRequest) -> Source:
-    return npy_source(request.path, request.shape)
+    return npy_source(request.path, request.shape, request.scratch)
 
 
 def _zarr(request: FileRequest) -> Source:
@@ -121,7 +116,7 @@ WITH_KEY = (".npz", ".zarr")
 WITH_DELIMITER = (".csv", ".csv.gz")
 
 
-def _reader(path: Path, key: str | None, delimiter: str | None) -> Callable[[FileRequest], Source]:
+def _reader(path: str, key: str | None, delimiter: str | None) -> Callable[[FileRequest], Source]:
     suffix = _suffix(path)
     if suffix not in READERS:
         raise UnsupportedFormat(
@@ -134,8 +129,12 @@ def _reader(path: Path, key: str | None, delimiter: str | None) -> Callable[[Fil
     return READERS[suffix]
 
 
-def _suffix(path: Path) -> str:
+def _suffix(path: str) -> str:
     """The ending that says the type; a directory that looks like zarr counts as `.zarr`."""
-    ending = "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:])
-    is_zarr = any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
+    name = PurePath(path)
+    ending = "".join(name.suffixes[-2:] if name.suffix.lower() == ".gz" else name.suffixes[-1:])
+    if ending.lower() in READERS:
+        return ending.lower()
+    marks = ("zarr.json", ".zarray", ".zgroup")
+    is_zarr = any(location.exists(f"{path}/{mark}") for mark in marks)
     return ".zarr" if is_zarr else ending.lower()

@@ -2,16 +2,15 @@
 
 Four passes: read (check every batch, put it on local disk), sort (each batch by slab index, and
 count slices), arrange (gather each slab from all batches, order it, settle duplicates), write.
-The store is created only when everything has been checked. This changes when the passes do.
+The store is created only when everything has been checked, and marked complete last of all. This
+changes when the passes do.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from slrt_dask.data.duplicates import DuplicateRule, check_rule, merge
 from slrt_dask.data.header import VALUE_TYPES, PartitionInfo, StoreHeader, float_name
 from slrt_dask.data.layout import create_store, finish_store, partition_name, write_partition
 from slrt_dask.data.location import StorePath
-from slrt_dask.data.scratch import ScratchFile, gathered, taken, write_scratch
+from slrt_dask.data.scratch import Scratch, ScratchBatch, gathered, taken
 from slrt_dask.data.slabs import Slab, SliceHistogram, choose_slab_mode, lexicographic_order
 from slrt_dask.errors import InvalidInput
 
@@ -73,50 +72,65 @@ def ingest(path: StorePath, source: Source, options: IngestOptions) -> None:
 
     After an error nothing is left at the path, nor beside it.
     """
-    place = location.normal_path(path)
-    location.refuse_existing(place)
+    ingest_together([(location.normal_path(path), source)], options)
+
+
+def ingest_together(targets: Sequence[tuple[str, Source]], options: IngestOptions) -> None:
+    """Make several stores that belong together: none is complete before all are written."""
+    location.refuse_existing(*(place for place, _ in targets))
+    written: list[tuple[str, StoreHeader]] = []
+    try:
+        for place, source in targets:
+            written.append((place, _filled(place, source, options)))
+        for place, header in written:
+            finish_store(place, header)
+    except BaseException:
+        for place, _ in written:
+            location.remove(place)
+        raise
+
+
+def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
+    """Write all of a store but the mark that it is complete; returns the header to finish it."""
     dtype = _value_dtype(source, options)
-    with tempfile.TemporaryDirectory(
-        prefix=".slrt-ingest-", dir=location.scratch_parent(place)
-    ) as directory:
-        work = Path(directory)
-        files, shape = _read(source, dtype, work, options)
+    with Scratch(location.scratch_parent(place)) as scratch:
+        batches, shape = _read(source, dtype, scratch, options)
         names = _dimension_names(options.dimension_names or source.dimension_names, shape)
         slab_mode = _slab_mode(options.slab_mode, shape)
-        files, slabs = _sort(files, shape, slab_mode, work, options)
-        parts = _arrange(files, slabs, shape, slab_mode, work, source, options)
+        batches, slabs = _sort(batches, shape, slab_mode, scratch, options)
+        parts = _arrange(batches, slabs, shape, slab_mode, scratch, source, options)
         header = StoreHeader(
             kind="observations",
             shape=shape,
-            nnz=sum(file.count for file, _ in parts),
+            nnz=sum(batch.count for batch, _ in parts),
             slab_mode=slab_mode,
             dtype=dtype.name,
             partitions=_partitions(slabs, parts),
-            mean=math.fsum(total for _, total in parts) / sum(file.count for file, _ in parts),
+            mean=math.fsum(total for _, total in parts) / sum(batch.count for batch, _ in parts),
             dimension_names=names,
             coordinates=source.coordinates,
         )
-        _write(place, header, [file for file, _ in parts], options)
+        return _write(place, header, [batch for batch, _ in parts], options)
 
 
 def _read(
-    source: Source, dtype: np.dtype[Any], work: Path, options: IngestOptions
-) -> tuple[list[ScratchFile], tuple[int, ...]]:
+    source: Source, dtype: np.dtype[Any], scratch: Scratch, options: IngestOptions
+) -> tuple[list[ScratchBatch], tuple[int, ...]]:
     """Check every batch and keep it as raw columns; the shape is the one given, or the least."""
     shape = None if source.shape is None else check_shape(source.shape)
-    files: list[ScratchFile] = []
+    kept: list[ScratchBatch] = []
     largest: list[int] = []
     arriving = _arriving(source, None if shape is None else len(shape), options)
     for batch in rebatch(arriving, options.batch_entries):
         good = checked(batch, source, shape, dtype)
-        files.append(write_scratch(work / f"read-{len(files):06d}", good))
+        kept.append(scratch.write(good))
         most = [int(column.max()) for column in good.indices]
         largest = [max(pair) for pair in zip(largest, most, strict=True)] if largest else most
-    if not files:
+    if not kept:
         raise InvalidInput(
             "there are no observations to store: every entry is missing, or the source is empty."
         )
-    return files, shape or check_shape([position + 1 for position in largest])
+    return kept, shape or check_shape([position + 1 for position in largest])
 
 
 def _arriving(source: Source, order: int | None, options: IngestOptions) -> Iterator[Batch]:
@@ -131,53 +145,52 @@ def _arriving(source: Source, order: int | None, options: IngestOptions) -> Iter
 
 
 def _sort(
-    files: list[ScratchFile],
+    batches: list[ScratchBatch],
     shape: tuple[int, ...],
     slab_mode: int,
-    work: Path,
+    scratch: Scratch,
     options: IngestOptions,
-) -> tuple[list[ScratchFile], tuple[Slab, ...]]:
+) -> tuple[list[ScratchBatch], tuple[Slab, ...]]:
     """Each batch stably sorted by slab index, and the slabs that balance their total."""
+    scratch.begin_pass()
     histogram = SliceHistogram(shape[slab_mode])
-    ordered: list[ScratchFile] = []
-    for number, file in enumerate(files):
-        options.report("sort", number, len(files))
-        batch = file.read()
+    ordered: list[ScratchBatch] = []
+    for number, kept in enumerate(batches):
+        options.report("sort", number, len(batches))
+        batch = kept.read()
         positions = batch.indices[slab_mode]
         histogram.add(positions)
         order = np.argsort(positions, kind="stable")
-        ordered.append(write_scratch(work / f"sort-{number:06d}", taken(batch, order)))
-        file.path.unlink()
-    options.report("sort", len(files), len(files))
+        ordered.append(scratch.write(taken(batch, order)))
+    options.report("sort", len(batches), len(batches))
     return ordered, histogram.slabs(options.partition_entries)
 
 
 def _arrange(
-    files: list[ScratchFile],
+    batches: list[ScratchBatch],
     slabs: tuple[Slab, ...],
     shape: tuple[int, ...],
     slab_mode: int,
-    work: Path,
+    scratch: Scratch,
     source: Source,
     options: IngestOptions,
-) -> list[tuple[ScratchFile, float]]:
-    """Each slab in its final order without duplicates, as a file, with the sum of its values."""
+) -> list[tuple[ScratchBatch, float]]:
+    """Each slab in its final order without duplicates, as a batch, with the sum of its values."""
+    scratch.begin_pass()
     edges = np.array([0, *(slab.stop for slab in slabs)], dtype=np.int64)
-    offsets = [np.searchsorted(file.read_mode(slab_mode), edges).tolist() for file in files]
-    parts: list[tuple[ScratchFile, float]] = []
+    offsets = [np.searchsorted(kept.read_mode(slab_mode), edges).tolist() for kept in batches]
+    parts: list[tuple[ScratchBatch, float]] = []
     for number in range(len(slabs)):
         options.report("arrange", number, len(slabs))
         batch = gathered(
-            (file, offset[number], offset[number + 1])
-            for file, offset in zip(files, offsets, strict=True)
+            (kept, offset[number], offset[number + 1])
+            for kept, offset in zip(batches, offsets, strict=True)
         )
         order, repeated = lexicographic_order(tuple(batch.indices), shape, slab_mode)
         final = _settled(taken(batch, order), repeated, source, options.duplicates)
         total = float(np.sum(final.values, dtype=np.float64))
-        parts.append((write_scratch(work / f"part-{number:06d}", final), total))
+        parts.append((scratch.write(final), total))
     options.report("arrange", len(slabs), len(slabs))
-    for file in files:
-        file.path.unlink()
     return parts
 
 
@@ -194,14 +207,15 @@ def _settled(
         raise InvalidInput(
             f"{describe(source, None, index)} is observed twice{rows}, with values "
             f"{batch.values[second - 1]} and {batch.values[second]}; remove one, or choose "
-            'duplicates="mean", "sum" or "last".'
+            'duplicates="mean", "sum" or "last" (on the command line --duplicates mean, and so on).'
         )
     kept, values = merge(batch.values, repeated, rule)
     if not np.isfinite(values).all():
         entry = int(kept[np.argmin(np.isfinite(values))])
         raise InvalidInput(
             f"{describe(source, None, batch.indices[:, entry].tolist())}: the {rule} of its "
-            f'values does not fit in {values.dtype}; use float64, or duplicates="last".'
+            f'values does not fit in {values.dtype}; use float64, or duplicates="last" '
+            "(on the command line --duplicates last)."
         )
     return Batch(batch.indices[:, kept], values)
 
@@ -213,30 +227,29 @@ def _row_pair(batch: Batch, second: int, word: str) -> str:
 
 
 def _write(
-    place: str, header: StoreHeader, files: list[ScratchFile], options: IngestOptions
-) -> None:
-    """Create the store, fill its partitions, and mark it complete; or leave nothing."""
+    place: str, header: StoreHeader, batches: list[ScratchBatch], options: IngestOptions
+) -> StoreHeader:
+    """Create the store and fill its partitions, or leave nothing; the header has checksums."""
     create_store(place, header)
     try:
         checksums: list[int] = []
-        for number, (part, file) in enumerate(zip(header.partitions, files, strict=True)):
-            options.report("write", number, len(files))
-            batch = file.read()
+        for number, (part, kept) in enumerate(zip(header.partitions, batches, strict=True)):
+            options.report("write", number, len(batches))
+            batch = kept.read()
             checksums.append(write_partition(place, part.name, tuple(batch.indices), batch.values))
-            file.path.unlink()
-        finish_store(place, header.with_checksums(tuple(checksums)))
-        options.report("write", len(files), len(files))
+        options.report("write", len(batches), len(batches))
     except BaseException:
         location.remove(place)
         raise
+    return header.with_checksums(tuple(checksums))
 
 
 def _partitions(
-    slabs: tuple[Slab, ...], parts: list[tuple[ScratchFile, float]]
+    slabs: tuple[Slab, ...], parts: list[tuple[ScratchBatch, float]]
 ) -> tuple[PartitionInfo, ...]:
     return tuple(
-        PartitionInfo(partition_name(number), file.count, slab.first, slab.stop)
-        for number, (slab, (file, _)) in enumerate(zip(slabs, parts, strict=True))
+        PartitionInfo(partition_name(number), kept.count, slab.first, slab.stop)
+        for number, (slab, (kept, _)) in enumerate(zip(slabs, parts, strict=True))
     )
 
 

@@ -12,12 +12,13 @@ import math
 import warnings
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
 from numpy.typing import ArrayLike, NDArray
 from zarr.codecs import BloscCodec
+from zarr.storage import FsspecStore
 
 from slrt_dask.data import location
 from slrt_dask.data.header import (
@@ -162,7 +163,7 @@ def _create_partition(root: zarr.Group, header: StoreHeader, part: PartitionInfo
 def open_root(place: str) -> zarr.Group:
     """The root group at a place; an error of ours if there is none, or none that can be read."""
     try:
-        return zarr.open_group(place, mode="r")
+        root = zarr.open_group(place, mode="r")
     except FileNotFoundError as error:
         if location.exists(place):
             raise StoreNotFound(
@@ -173,10 +174,15 @@ def open_root(place: str) -> zarr.Group:
     except OSError:
         raise
     except Exception as error:
+        location.exists(place)  # which says so if the place cannot be reached at all
         raise StoreCorrupt(
             f"{place} cannot be read as a zarr group ({error}); restore it from a copy, or "
             "ingest again."
         ) from error
+    if location.is_url(place):
+        # Listings are remembered while the process lives, and others may have written since.
+        cast(FsspecStore, root.store).fs.invalidate_cache()
+    return root
 
 
 def _check_arrays(root: zarr.Group, header: StoreHeader, place: str) -> None:

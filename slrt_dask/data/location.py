@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from slrt_dask.errors import MissingDependency, StoreExists
+from slrt_dask.errors import InvalidInput, MissingDependency, StoreExists, StoreNotFound
 
 StorePath = str | os.PathLike[str]
 
@@ -32,11 +32,22 @@ def exists(path: str) -> bool:
     if not is_url(path):
         return os.path.lexists(path)
     filesystem, inner = _filesystem(path)
-    return bool(filesystem.exists(inner))
+    try:
+        return bool(filesystem.exists(inner))
+    except Exception as error:
+        # Each kind of file system has errors of its own for this, few of them OSErrors.
+        raise StoreNotFound(
+            f"{path} cannot be reached ({error}); check the address, the credentials and the "
+            "connection."
+        ) from error
 
 
 def claim(path: str) -> None:
-    """Make sure that the path is new; a local one is created, so that only one caller can win."""
+    """Make sure that the path is new; a local one is created, so that only one caller can win.
+
+    A URL cannot be claimed like that. Where two write to one, the checksums of whoever finishes
+    last do not fit what the other wrote, so that their mixture is refused when it is read.
+    """
     if is_url(path):
         refuse_existing(path)
         return
@@ -48,10 +59,13 @@ def claim(path: str) -> None:
         raise
 
 
-def refuse_existing(path: str) -> None:
-    if exists(path):
+def refuse_existing(*paths: str) -> None:
+    found = [path for path in paths if exists(path)]
+    if found:
+        names, them = " and ".join(found), "it" if len(found) == 1 else "them"
         raise StoreExists(
-            f"{path} already exists; choose a new path, or remove it first if it is not needed."
+            f"{names} already exist{'s' * (len(found) == 1)}; choose a new path, or remove {them} "
+            "first if not needed, as when the process that wrote there was killed."
         )
 
 
@@ -63,6 +77,14 @@ def remove(path: str) -> None:
     filesystem, inner = _filesystem(path)
     if filesystem.exists(inner):
         filesystem.rm(inner, recursive=True)
+
+
+def open_file(path: str) -> IO[bytes]:
+    """A file for reading, wherever it is."""
+    if not is_url(path):
+        return open(path, "rb")
+    filesystem, inner = _filesystem(path)
+    return cast("IO[bytes]", filesystem.open(inner, "rb"))
 
 
 def scratch_parent(path: str) -> str | None:
@@ -86,5 +108,12 @@ def _filesystem(path: str) -> tuple[Any, str]:
         raise MissingDependency(
             f"{path} is a URL, which needs fsspec; install slrt-dask[remote]."
         ) from error
-    filesystem, inner = url_to_fs(path)
+    try:
+        filesystem, inner = url_to_fs(path)
+    except ImportError as error:
+        raise MissingDependency(f"{path} needs a package: {error}.") from error
+    except ValueError as error:
+        raise InvalidInput(f"{path} is no address that is understood: {error}.") from error
+    # Listings are remembered for as long as the process lives, and others write there too.
+    filesystem.invalidate_cache()
     return filesystem, inner

@@ -17,7 +17,7 @@ from slrt_dask.data import location
 from slrt_dask.data.batches import Batch, Source
 from slrt_dask.data.hashing import hash_indices
 from slrt_dask.data.header import StoreHeader
-from slrt_dask.data.ingest import IngestOptions, ingest
+from slrt_dask.data.ingest import IngestOptions, ingest_together
 from slrt_dask.data.layout import read_partition
 from slrt_dask.data.location import StorePath
 from slrt_dask.errors import InvalidInput
@@ -40,15 +40,13 @@ def split_store(
     )
     if places[0] == places[1]:
         raise InvalidInput(f"both parts would be written to {places[0]}; give two paths.")
-    for place in places:
-        location.refuse_existing(place)
+    location.refuse_existing(*places)
     _refuse_empty(path, header, test, seed)
-    ingest(places[0], _part_source(path, header, test, seed, held_out=False), _options(header))
-    try:
-        ingest(places[1], _part_source(path, header, test, seed, held_out=True), _options(header))
-    except BaseException:
-        location.remove(places[0])
-        raise
+    parts = (
+        (place, _part_source(path, header, test, seed, held_out=held_out))
+        for place, held_out in zip(places, (False, True), strict=True)
+    )
+    ingest_together(tuple(parts), _options(header))
     return places
 
 

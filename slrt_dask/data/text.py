@@ -7,15 +7,17 @@ This changes when the text formats do.
 from __future__ import annotations
 
 import gzip
+import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.data import location
 from slrt_dask.data.batches import Batch, Source
 from slrt_dask.errors import InvalidInput
 
@@ -32,7 +34,7 @@ class TextFormat:
     may_have_header: bool
 
 
-def text_source(path: Path, form: TextFormat, shape: tuple[int, ...] | None) -> Source:
+def text_source(path: str, form: TextFormat, shape: tuple[int, ...] | None) -> Source:
     """The observations in a text file, which may be compressed (`.gz`)."""
     first, fields = _first_fields(path, form)
     names = None
@@ -57,7 +59,7 @@ def text_source(path: Path, form: TextFormat, shape: tuple[int, ...] | None) -> 
     )
 
 
-def _batches(path: Path, form: TextFormat, skip: int, columns: int, limit: int) -> Iterator[Batch]:
+def _batches(path: str, form: TextFormat, skip: int, columns: int, limit: int) -> Iterator[Batch]:
     with _opened(path) as file:
         number = 1
         while lines := _next_lines(file, path, min(limit, LINES_TOGETHER)):
@@ -74,7 +76,7 @@ def _batches(path: Path, form: TextFormat, skip: int, columns: int, limit: int) 
 
 
 def _parsed(
-    path: Path, form: TextFormat, kept: list[tuple[int, str]], columns: int
+    path: str, form: TextFormat, kept: list[tuple[int, str]], columns: int
 ) -> NDArray[np.float64]:
     try:
         table = np.loadtxt(
@@ -92,7 +94,7 @@ def _parsed(
 
 
 def _bad_line(
-    path: Path, form: TextFormat, kept: list[tuple[int, str]], columns: int
+    path: str, form: TextFormat, kept: list[tuple[int, str]], columns: int
 ) -> InvalidInput:
     for row, line in kept:
         fields = _fields(line, form)
@@ -104,7 +106,7 @@ def _bad_line(
     return InvalidInput(f"lines {kept[0][0]} to {kept[-1][0]} of {path} cannot be read as numbers.")
 
 
-def _first_fields(path: Path, form: TextFormat) -> tuple[int, list[str]]:
+def _first_fields(path: str, form: TextFormat) -> tuple[int, list[str]]:
     """The number and the fields of the first line that is not a comment."""
     with _opened(path) as file:
         number = 0
@@ -115,17 +117,19 @@ def _first_fields(path: Path, form: TextFormat) -> tuple[int, list[str]]:
     raise InvalidInput(f"there are no observations in {path}: it has only comments or nothing.")
 
 
-def _next_lines(file: IO[str], path: Path, count: int) -> list[str]:
+def _next_lines(file: IO[str], path: str, count: int) -> list[str]:
     try:
         return list(islice(file, count))
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
         raise InvalidInput(f"{path} is not a text file ({error}); check its name.") from error
 
 
-def _opened(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
+@contextmanager
+def _opened(path: str) -> Iterator[IO[str]]:
+    with location.open_file(path) as stored:
+        plain = gzip.GzipFile(fileobj=stored) if path.lower().endswith(".gz") else stored
+        with io.TextIOWrapper(cast("IO[bytes]", plain), encoding="utf-8-sig") as text:
+            yield text
 
 
 def _fields(line: str, form: TextFormat) -> list[str]:

@@ -39,7 +39,7 @@ def source(small):
     if kind == "dask":
         return dask_source(5 if small else 130)
     path = text.with_suffix(".small") if small else text
-    return text_source(path, TextFormat(",", 0, True), None)
+    return text_source(str(path), TextFormat(",", 0, True), None)
 
 options = IngestOptions(batch_entries=entries, partition_entries=2 * entries)
 ingest(directory / "warm", source(True), options)
