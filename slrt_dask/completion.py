@@ -7,7 +7,6 @@ time, as dask tasks; the whole tensor is never formed unless the caller does it.
 
 from __future__ import annotations
 
-import itertools
 import math
 import shutil
 import tempfile
@@ -16,26 +15,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 from dask.base import tokenize
 from numpy.typing import ArrayLike, NDArray
 
-from slrt_dask import model_files
-from slrt_dask.data.location import StorePath, normal_path
+from slrt_dask import model_files, model_reads
+from slrt_dask.data.location import StorePath, exists, normal_path
 from slrt_dask.dual.certificate import Certificate
-from slrt_dask.dual.sampling import dense_chunk, predict_slab
-from slrt_dask.errors import InvalidInput, MissingDependency
+from slrt_dask.dual.sampling import dense_chunk
+from slrt_dask.errors import InvalidInput, MissingDependency, StoreNotFound
+from slrt_dask.exporting import write_dense
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
+from slrt_dask.queries import checked_places, predicted
 
 CHUNK_BYTES = 2**25
 """Size of a chunk of the dense tensor, unless the caller chooses."""
-QUERIES_AT_ONCE = 50_000
-TASKS_AT_ONCE = 8
-"""Together these bound what one graph carries to a scheduler."""
 
 
 class TemporaryPlace:
@@ -62,6 +59,10 @@ class Completion:
     header: ModelHeader
     factors: tuple[NDArray[np.float64], ...]
     _held: TemporaryPlace | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        forgetting = weakref.finalize(self, model_reads.forget, self.path, self.header.digest)
+        forgetting.atexit = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,23 +98,7 @@ class Completion:
 
         Runs on the current dask scheduler: threads, or the active client's workers.
         """
-        places = self._checked(indices)
-        values = np.empty(places.shape[1])
-        mode = self.header.slab_mode
-        order = np.argsort(places[mode], kind="stable")
-        predict_places = dask.delayed(_predict_task, pure=True)
-        groups = self._query_groups(places[mode][order])
-        for wave in range(0, len(groups), TASKS_AT_ONCE):
-            tasks, targets = [], []
-            for first, stop, number in groups[wave : wave + TASKS_AT_ONCE]:
-                chosen = order[first:stop]
-                tasks.append(
-                    predict_places(self.path, self.header.digest, number, places[:, chosen])
-                )
-                targets.append(chosen)
-            for chosen, found in zip(targets, dask.compute(*tasks), strict=True):
-                values[chosen] = found
-        return values
+        return predicted(self.path, self.header, checked_places(indices, self.shape))
 
     def to_dask(self, chunks: tuple[int, ...] | None = None) -> Any:
         """The whole tensor as a lazy dask array of shape `shape`."""
@@ -133,18 +118,30 @@ class Completion:
         )
 
     def to_zarr(self, path: StorePath, *, chunks: tuple[int, ...] | None = None) -> Any:
-        """Write the whole tensor to a new zarr array, chunk by chunk; returns the array."""
-        return model_files.write_dense(normal_path(path), self.to_dask(chunks), self.header)
+        """Write the whole tensor to a new zarr array, chunk by chunk; returns the array.
+
+        It has the names of the input's dimensions. With coordinates, and as a group that
+        `xarray.open_zarr` opens, it is written by `to_xarray().to_zarr(path)`.
+        """
+        return write_dense(normal_path(path), self.to_dask(chunks), self.header)
 
     def to_xarray(self) -> Any:
-        """The whole tensor as a lazy xarray.DataArray with the input's names and coordinates."""
+        """The whole tensor as a lazy xarray.DataArray, described as the input was.
+
+        Names, coordinates and attributes are the input's, as far as the store kept them.
+        """
         try:
             import xarray
         except ImportError as error:
             raise MissingDependency("to_xarray needs xarray; install slrt-dask[xarray]") from error
-        names = self.header.names
-        labels = self.header.labels
-        return xarray.DataArray(self.to_dask(), dims=names, coords=labels, name="completion")
+        about = self.header.about
+        return xarray.DataArray(
+            self.to_dask(),
+            dims=self.header.names,
+            coords=self.header.labels,
+            name=about["name"] or "completion",
+            attrs=about["attributes"],
+        )
 
     def save(self, path: StorePath) -> Completion:
         """Write a copy that stands on its own to a new path; returns it, opened."""
@@ -173,40 +170,6 @@ class Completion:
             f"{self.certificate}<br>{self.stop_reason.value}{self._capped()}</p><table>{rows}</table>"
         )
 
-    def _checked(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.int64]:
-        order = len(self.shape)
-        try:
-            places = np.asarray(indices)
-        except ValueError as error:
-            raise InvalidInput(f"indices must be {order} rows of equal length: {error}") from error
-        if places.ndim != 2 or places.shape[0] != order:
-            raise InvalidInput(
-                f"indices must have shape ({order}, m), one row per mode, not {places.shape}"
-            )
-        if places.size == 0:
-            return places.astype(np.int64)
-        if places.dtype.kind not in "iu":
-            raise InvalidInput(f"indices must be whole numbers, not {places.dtype}")
-        for mode, (row, length) in enumerate(zip(places, self.shape, strict=True)):
-            outside = (row < 0) | (row >= length)
-            if outside.any():
-                first = int(np.argmax(outside))
-                raise InvalidInput(
-                    f"index {row[first]} in mode {mode} of query {first} is out of range; the mode "
-                    f"has length {length}"
-                )
-        return places.astype(np.int64)
-
-    def _query_groups(self, slab: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """(first, stop, partition) runs of sorted slab indices, none too long."""
-        borders = [part.first_slice for part in self.header.dual.partitions[1:]]
-        edges = [0, *np.searchsorted(slab, borders).tolist(), len(slab)]
-        return [
-            (first, min(first + QUERIES_AT_ONCE, high), number)
-            for number, (low, high) in enumerate(itertools.pairwise(edges))
-            for first in range(low, high, QUERIES_AT_ONCE)
-        ]
-
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Whole slices of the slab mode; the other modes are cut only where one does not fit."""
         sizes = list(self.shape)
@@ -220,18 +183,20 @@ class Completion:
 
 
 def load_completion(path: StorePath) -> Completion:
-    """Open a saved completion; anything unfinished, torn or altered is refused."""
+    """Open the completion at a path, or that of the run in a directory.
+
+    Anything unfinished, torn or altered is refused.
+    """
     place = normal_path(path)
+    if exists(f"{place}/completion"):
+        place = f"{place}/completion"
+    elif exists(f"{place}/settings.json"):
+        raise StoreNotFound(
+            f"the run in {place} has no completion: it is under way, or was stopped before it had "
+            "a result; resume it."
+        )
     header = model_files.read_model_header(place)
     return Completion(place, header, model_files.read_factors(place, header))
-
-
-def _predict_task(
-    path: str, digest: str, number: int, places: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    model = model_files.cached_model(path, digest)
-    columns, dual = model_files.cached_partition(path, digest, number)
-    return predict_slab(model, columns, dual, tuple(places))
 
 
 def _chunk_task(
@@ -239,6 +204,6 @@ def _chunk_task(
 ) -> NDArray[np.float64]:
     assert block_info is not None
     ranges = tuple(range(first, stop) for first, stop in block_info[None]["array-location"])
-    model = model_files.cached_model(path, digest)
-    columns, dual = model_files.read_slices(path, digest, ranges[model.slab_mode])
+    model = model_reads.opened_model(path, digest).model
+    columns, dual = model_reads.dual_slices(path, digest, ranges[model.slab_mode])
     return dense_chunk(model, columns, dual, ranges)

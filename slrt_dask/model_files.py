@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from slrt_dask.data import coordinates, location
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.layout import (
-    Columns,
     create_store,
     finish_store,
     open_root,
@@ -75,8 +73,14 @@ class ModelHeader:
         return self.dual.dimension_names
 
     @property
-    def labels(self) -> dict[str, NDArray[Any]] | None:
-        return coordinates.decode(self.dual.coordinates)
+    def labels(self) -> dict[str, coordinates.Variable]:
+        """Coordinates by name: (dimensions, values, attributes)."""
+        return coordinates.decode_all(self.dual.coordinates)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the input said of itself: `name`, perhaps None, and `attributes`."""
+        return self.dual.about or {"name": None, "attributes": {}}
 
     def to_block(self) -> dict[str, Any]:
         return {
@@ -179,22 +183,8 @@ def read_factors(path: str, header: ModelHeader) -> tuple[NDArray[np.float64], .
     return tuple(read_array(f"{path}/model", name, header.checksums[name]) for name in names)
 
 
-# The caches below are keyed by digest too: a path may come to hold another model.
-
-
-@lru_cache(maxsize=4)
-def cached_header(path: str, digest: str) -> ModelHeader:
-    """The header of the model at a path, checked to be the one that is meant."""
-    header = read_model_header(path)
-    if header.digest != digest:
-        raise StoreCorrupt(f"{path} now holds another model than the one that was opened.")
-    return header
-
-
-@lru_cache(maxsize=2)
-def cached_model(path: str, digest: str) -> Model:
-    """The model at a path, ready for sampling; tasks of one process share it."""
-    header = cached_header(path, digest)
+def read_model(path: str, header: ModelHeader) -> Model:
+    """Everything but the dual entries, ready for sampling."""
     arrays = {
         name: read_array(f"{path}/model", name, header.checksums[name])
         for name in (SUMS_ARRAY, KEYS_ARRAY)
@@ -212,52 +202,6 @@ def cached_model(path: str, digest: str) -> Model:
         numbering,
         header.offset,
     )
-
-
-@lru_cache(maxsize=2)
-def cached_partition(path: str, digest: str, number: int) -> tuple[Columns, NDArray[Any]]:
-    """Indices and dual values of one partition; neighbouring chunks share the read."""
-    return read_partition(f"{path}/dual", cached_header(path, digest).dual, number)
-
-
-def read_slices(path: str, digest: str, slices: range) -> tuple[Columns, NDArray[Any]]:
-    """Indices and dual values of a run of slices, from all partitions that have some of it."""
-    header = cached_header(path, digest).dual
-    found = []
-    for number, part in enumerate(header.partitions):
-        if part.first_slice < slices.stop and part.stop_slice > slices.start:
-            columns, values = cached_partition(path, digest, number)
-            slab = columns[header.slab_mode]
-            first, stop = np.searchsorted(slab, [slices.start, slices.stop])
-            found.append((tuple(column[first:stop] for column in columns), values[first:stop]))
-    if not found:
-        empty = np.zeros(0, dtype=header.index_dtype)
-        return (empty,) * header.order, np.zeros(0)
-    columns = tuple(np.concatenate(parts) for parts in zip(*(c for c, _ in found), strict=True))
-    return columns, np.concatenate([values for _, values in found])
-
-
-def write_dense(path: str, array: Any, header: ModelHeader) -> zarr.Array[Any]:
-    """Write a dask array with regular chunks to a new zarr array, one writer per chunk."""
-    location.claim(path)
-    about = {"certificate": asdict(header.certificate), "stop_reason": header.stop_reason.value}
-    try:
-        target = zarr.create_array(
-            path,
-            shape=array.shape,
-            chunks=array.chunksize,
-            dtype=array.dtype,
-            # A chunk that was not written must not read as plausible numbers.
-            fill_value=float("nan"),
-            dimension_names=header.names,
-            attributes={BLOCK_NAME: {**about, "complete": False}},
-        )
-        array.store(target, lock=False)
-        target.attrs.put({BLOCK_NAME: {**about, "complete": True}})
-    except BaseException:
-        location.remove(path)
-        raise
-    return target
 
 
 def _header_of(body: dict[str, Any], dual: StoreHeader) -> ModelHeader:

@@ -17,6 +17,7 @@ import zarr
 import slrt_dask as slrt
 from slrt_dask.data.layout import read_header, read_partition
 from slrt_dask.errors import InvalidInput, SlrtError, StoreCorrupt, StoreExists, StoreNotFound
+from slrt_dask.queries import query_pieces
 from tests.oracles.dense import mode_product, random_problem
 
 CASES = {
@@ -156,7 +157,7 @@ def test_default_chunks_are_bounded(plain, monkeypatch):
 
 
 def test_many_queries_are_answered_in_groups(plain, monkeypatch):
-    monkeypatch.setattr("slrt_dask.completion.QUERIES_AT_ONCE", 7)
+    monkeypatch.setattr("slrt_dask.queries.QUERIES_AT_ONCE", 7)
     found = plain.predict(everywhere(plain.shape))
     close(found.reshape(plain.shape), dense_formula(plain))
 
@@ -179,9 +180,13 @@ def test_names_and_coordinates_of_the_input_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("indices", "named"),
     [
-        ([[8], [0], [0]], "index 8 in mode 0"),
-        ([[0], [-1], [0]], "index -1 in mode 1"),
-        ([[0, 0], [0, 0], [0, 5]], "index 5 in mode 2 of query 1"),
+        ([[8], [0], [0]], "8 in mode 0"),
+        ([[0], [-1], [0]], "-1 in mode 1"),
+        (
+            [[0, 0], [0, 0], [0, 5]],
+            r"query 1 \(the first is query 0\) has index \(0, 0, 5\), of which 5 in mode 2 is out "
+            r"of range for the shape \(8, 6, 5\)",
+        ),
         (np.array([[2**63], [0], [0]], dtype=np.uint64), "9223372036854775808"),
         (np.zeros((3, 2)), "float64"),
         (np.zeros((3, 2), dtype=bool), "bool"),
@@ -406,11 +411,11 @@ def test_it_describes_itself(plain):
 
 def test_slab_borders_split_queries_between_partitions(plain):
     slab = np.arange(plain.shape[plain.header.slab_mode])
-    groups = plain._query_groups(slab)
-    assert [first for first, _, _ in groups[1:]] == [stop for _, stop, _ in groups[:-1]]
-    assert groups[0][0] == 0
-    assert groups[-1][1] == len(slab)
-    for first, stop, number in groups:
-        part = plain.header.dual.partitions[number]
-        held = [s for s in range(first, stop) if part.first_slice <= s < part.stop_slice]
+    pieces = query_pieces(plain.header, slab)
+    assert [piece.first for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
+    assert pieces[0].first == 0
+    assert pieces[-1].stop == len(slab)
+    for piece in pieces:
+        part = plain.header.dual.partitions[piece.partition]
+        held = range(max(piece.first, part.first_slice), min(piece.stop, part.stop_slice))
         assert held

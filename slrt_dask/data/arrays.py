@@ -58,8 +58,7 @@ def from_array(
 
 def array_source(array: Any, mask: Any = None) -> Source:
     """The observed entries of an array, box by box."""
-    names, labels = _labels(array)
-    array = _plain(array)
+    given, array = array, _plain(array)
     mask = None if mask is None else _plain(mask)
     _check_mask(array, mask)
     return Source(
@@ -71,8 +70,9 @@ def array_source(array: Any, mask: Any = None) -> Source:
         dtype=np.dtype(array.dtype),
         shape=tuple(int(length) for length in array.shape),
         total=math.prod(array.shape),
-        dimension_names=names,
-        coordinates=labels,
+        dimension_names=_names(given),
+        coordinates=coordinates.encode(given.coords) if is_data_array(given) else None,
+        about=coordinates.encode_about(given.name, given.attrs) if is_data_array(given) else None,
     )
 
 
@@ -171,12 +171,12 @@ def _values(block: Any) -> NDArray[Any]:
     return block if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
 
 
-def _labels(array: Any) -> tuple[tuple[str, ...] | None, dict[str, Any] | None]:
-    if not is_data_array(array):
-        return None, None
-    names = tuple(str(name) for name in array.dims)
-    labels = {str(name): array.coords[name].values for name in array.dims if name in array.coords}
-    return names, coordinates.encode(labels)
+def _names(array: Any) -> tuple[str, ...] | None:
+    """Of the dimensions, where an xarray or zarr array names them all differently."""
+    if is_data_array(array):
+        return tuple(str(name) for name in array.dims)
+    names = getattr(getattr(array, "metadata", None), "dimension_names", None) or ()
+    return tuple(names) if names and None not in names and len(set(names)) == len(names) else None
 
 
 def _check_mask(array: Any, mask: Any) -> None:

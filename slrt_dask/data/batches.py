@@ -40,7 +40,7 @@ class Source:
 
     `batches(limit)` yields batches of about `limit` entries; it is called once. `row_word` and
     `index_base` make messages speak as the source does ("line 7", indices from 1). `total` is
-    the number of rows or cells, for progress.
+    the number of rows or cells, for progress. `coordinates` and `about` are as in the header.
     """
 
     batches: Callable[[int], Iterator[Batch]]
@@ -51,6 +51,7 @@ class Source:
     total: int | None = None
     dimension_names: tuple[str, ...] | None = None
     coordinates: dict[str, Any] | None = None
+    about: dict[str, Any] | None = None
 
 
 def rebatch(batches: Iterable[Batch], limit: int) -> Iterator[Batch]:

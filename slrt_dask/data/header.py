@@ -43,8 +43,8 @@ class PartitionInfo:
 class StoreHeader:
     """Everything known of a store without reading its columns.
 
-    `coordinates` is the JSON form made by `coordinates.encode`; `digest` is empty until the store
-    has been finished.
+    `coordinates` and `about` (the name and the attributes of the input) are the JSON forms made in
+    `data.coordinates`; `digest` is empty until the store has been finished.
     """
 
     kind: str
@@ -56,6 +56,7 @@ class StoreHeader:
     mean: float = 0.0
     dimension_names: tuple[str, ...] | None = None
     coordinates: dict[str, Any] | None = field(default=None, hash=False)
+    about: dict[str, Any] | None = field(default=None, hash=False)
     format_version: int = FORMAT_VERSION
     digest: str = ""
 
@@ -87,7 +88,10 @@ class StoreHeader:
 
     def _body(self) -> dict[str, Any]:
         names = self.dimension_names
+        # Left out where there is none, as in stores from before there was such a field.
+        about = {} if self.about is None else {"about": self.about}
         return {
+            **about,
             "format_version": self.format_version,
             "kind": self.kind,
             "shape": [int(length) for length in self.shape],
@@ -147,6 +151,7 @@ def _header_of(block: dict[str, Any], path: str) -> StoreHeader:
             mean=float(block["mean"]),
             dimension_names=None if names is None else tuple(str(name) for name in names),
             coordinates=cast("dict[str, Any] | None", block["coordinates"]),
+            about=cast("dict[str, Any] | None", block.get("about")),
             digest=str(block["digest"]),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from slrt_dask.data import location
+from slrt_dask.data import coordinates, location
 from slrt_dask.data.batches import (
     Batch,
     Source,
@@ -108,7 +108,8 @@ def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
             partitions=_partitions(slabs, parts),
             mean=math.fsum(total for _, total in parts) / sum(batch.count for batch, _ in parts),
             dimension_names=names,
-            coordinates=source.coordinates,
+            coordinates=_coordinates(source, names),
+            about=source.about,
         )
         return _write(place, header, [batch for batch, _ in parts], options)
 
@@ -272,6 +273,13 @@ def _slab_mode(wanted: int | None, shape: tuple[int, ...]) -> int:
             f"slab_mode={wanted} is not a mode of shape {shape}; choose 0 to {len(shape) - 1}."
         )
     return wanted
+
+
+def _coordinates(source: Source, names: tuple[str, ...] | None) -> dict[str, Any] | None:
+    """The source's coordinates, which must follow when the caller names dimensions anew."""
+    if source.dimension_names is None or names is None:
+        return source.coordinates
+    return coordinates.renamed(source.coordinates, source.dimension_names, names)
 
 
 def _dimension_names(names: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...] | None:

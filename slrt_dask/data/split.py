@@ -88,6 +88,7 @@ def _part_source(
         total=header.nnz,
         dimension_names=header.dimension_names,
         coordinates=header.coordinates,
+        about=header.about,
     )
 
 

@@ -1,0 +1,85 @@
+"""What tasks of one process read and share: each thing once, and not more than there is room for.
+
+Threads that ask for the same thing at the same time wait for one read. What was used longest ago
+goes first; the newest always stays, however large, because the next task will want it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class ReadCache(Generic[Key, Value]):
+    """Values by key, bounded in bytes.
+
+    most_bytes : what may be kept; one value is, even if it alone is larger
+    size_of : the bytes of a value
+    """
+
+    def __init__(self, most_bytes: int, size_of: Callable[[Value], int]) -> None:
+        self.most_bytes = most_bytes
+        self.reads = 0
+        self._size_of = size_of
+        self._kept: dict[Key, _Kept[Value]] = {}  # in the order of their use
+        # Reentrant, because `forget` is called when an object is collected, and that may be in
+        # the midst of anything; so whatever is done under it has to bear entries that vanish.
+        self._lock = threading.RLock()
+
+    def get(self, key: Key, read: Callable[[], Value]) -> Value:
+        """The value of a key, read if it is not here."""
+        with self._lock:
+            kept = self._kept.setdefault(key, _Kept())
+        with kept.lock:
+            if kept.value is None:
+                try:
+                    kept.value = read()
+                except BaseException:
+                    self._drop(key)
+                    raise
+                kept.nbytes = self._size_of(kept.value)
+                self.reads += 1
+            value = kept.value
+        self._make_room(key)
+        return value
+
+    def forget(self, wanted: Callable[[Key], bool]) -> None:
+        """Drop the values of all keys for which `wanted` is true."""
+        for key in list(self._kept):
+            if wanted(key):
+                self._drop(key)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept now."""
+        with self._lock:
+            return sum(kept.nbytes for kept in list(self._kept.values()))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _drop(self, key: Key) -> None:
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def _make_room(self, newest: Key) -> None:
+        with self._lock:
+            if newest in self._kept:
+                self._kept[newest] = self._kept.pop(newest)
+            for key in list(self._kept)[:-1]:
+                if self.nbytes <= self.most_bytes:
+                    break
+                self._drop(key)
+
+
+class _Kept(Generic[Value]):
+    """One value, or its reading."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value: Value | None = None
+        self.nbytes = 0
