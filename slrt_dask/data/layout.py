@@ -76,7 +76,7 @@ def write_partition(
     Any process may do this, one writer per partition.
     """
     place = location.normal_path(path)
-    group = zarr.open_group(place, mode="r+", path=name)
+    group = zarr.open_group(place, mode="r+", path=name, zarr_format=3)
     names = column_names(len(indices))
     checksum = 0
     for column, data in zip(names, (*indices, values), strict=True):
@@ -99,7 +99,7 @@ def finish_store(path: StorePath, header: StoreHeader) -> StoreHeader:
     `header` carries the checksums that `write_partition` returned.
     """
     sealed = header.sealed()
-    root = zarr.open_group(location.normal_path(path), mode="r+")
+    root = zarr.open_group(location.normal_path(path), mode="r+", zarr_format=3)
     root.attrs.put({BLOCK_NAME: sealed.to_block()})
     return sealed
 
@@ -163,7 +163,7 @@ def _create_partition(root: zarr.Group, header: StoreHeader, part: PartitionInfo
 def open_root(place: str) -> zarr.Group:
     """The root group at a place; an error of ours if there is none, or none that can be read."""
     try:
-        root = zarr.open_group(place, mode="r")
+        root = zarr.open_group(place, mode="r", zarr_format=3)
     except FileNotFoundError as error:
         if location.exists(place):
             raise StoreNotFound(
@@ -219,7 +219,7 @@ def _check_array(
 
 def _read_columns(place: str, header: StoreHeader, part: PartitionInfo) -> Columns:
     try:
-        group = zarr.open_group(place, mode="r", path=part.name)
+        group = zarr.open_group(place, mode="r", path=part.name, zarr_format=3)
         return tuple(
             np.ascontiguousarray(_array_in(group, column)[:])
             for column in column_names(header.order)

@@ -1,0 +1,427 @@
+"""Stores, completions and exports at URLs: in memory, in files, and in an object store.
+
+An object store has no rename and no directories, so what makes half a store unreadable there is
+the order of writes alone; every prefix of them is tried.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import warnings
+from contextlib import contextmanager
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+from zarr.storage import FsspecStore
+
+import slrt_dask as slrt
+from slrt_dask.cli import main
+from slrt_dask.data import from_coo, from_file, open_store
+from slrt_dask.data.location import normal_path
+from slrt_dask.errors import (
+    InvalidInput,
+    MissingDependency,
+    StoreCorrupt,
+    StoreExists,
+    StoreNotFound,
+)
+from tests.data.helpers import coo_store, entries, tensor_with_holes
+
+fsspec = pytest.importorskip("fsspec")
+SHAPE, RANKS = (9, 8, 7), (2, 2, 2)
+FIT = {"C": 1.0, "max_iterations": 2, "gap_tolerance": 0.0, "gradient_tolerance": 0.0}
+PLACES = np.indices(SHAPE).reshape(3, -1)
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """The address of a bucket in an object store that lives as long as these tests."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    s3fs = pytest.importorskip("s3fs")
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem().mkdir("bucket")
+        yield "s3://bucket"
+    forget_sessions()
+    server.stop()
+
+
+def forget_sessions():
+    """Let go of all connections to object stores."""
+    with warnings.catch_warnings():
+        # They belong to event loops of other libraries, which do not close them.
+        warnings.simplefilter("ignore", ResourceWarning)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        gc.collect()
+
+
+@pytest.fixture
+def memory():
+    """The root of fsspec's file system in memory, empty before and after."""
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    # Other tests may have left a client whose workers do not see this process's memory.
+    with dask.config.set(scheduler="threads"):
+        yield "memory:/"
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def root(request, tmp_path):
+    """An address below which nothing is yet."""
+    if request.param == "file":
+        return f"file://{tmp_path}"
+    if request.param == "memory":
+        return f"{request.getfixturevalue('memory')}/{tmp_path.name}"
+    return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
+
+
+@pytest.fixture(params=["file", "s3"])
+def shared(request, tmp_path, process_client):
+    """An address that other processes see too, and a client whose workers have what they need."""
+    if request.param == "file":
+        yield f"file://{tmp_path}", process_client
+        return
+    address = f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
+    names = [*KEYS, "AWS_ENDPOINT_URL"]
+    process_client.run(os.environ.update, {name: os.environ[name] for name in names})
+    yield address, process_client
+    for name in names:
+        process_client.run(os.environ.pop, name)
+
+
+@pytest.fixture(scope="module")
+def tensor():
+    return tensor_with_holes(SHAPE, observed=0.6)
+
+
+def stored(path, tensor):
+    """A store of several partitions, but few: every object costs the object store some time."""
+    store = coo_store(path, tensor, partition_entries=180)
+    assert len(store.partitions) == 2
+    return store
+
+
+@pytest.fixture(scope="module")
+def local(tensor, tmp_path_factory):
+    """The same on the local disk: the store, its parts and the completion of one of them."""
+    directory = tmp_path_factory.mktemp("local")
+    store = stored(directory / "store", tensor)
+    train, test = store.split(0.2)
+    done = slrt.complete(train, RANKS, validation=test, **FIT)
+    return store, train, test, done
+
+
+def test_everything_that_is_done_to_a_path_is_done_to_a_url(root, tensor, local):
+    store, train, test, expected = local
+    made = stored(f"{root}/store", tensor)
+    assert made.digest == store.digest
+    parts = open_store(f"{root}/store").split(0.2)
+    assert [part.digest for part in parts] == [train.digest, test.digest]
+    done = slrt.complete(parts[0], RANKS, validation=parts[1], **FIT)
+    assert done.certificate == expected.certificate
+    saved = done.save(f"{root}/completion")
+    for one in (saved, slrt.load_completion(f"{root}/completion")):
+        np.testing.assert_array_equal(one.predict(PLACES), expected.predict(PLACES))
+        assert one.records == done.records
+    assert slrt.evaluate(saved, parts[1]) == slrt.evaluate(expected, test)
+    saved.to_zarr(f"{root}/dense", chunks=(4, 4, 4))
+    whole = zarr.open_array(f"{root}/dense")[...]
+    np.testing.assert_array_equal(whole, expected.to_dask((4, 4, 4)))
+
+
+def test_nothing_at_a_url_is_written_over(root, tensor, local):
+    *_, done = local
+    writers = {
+        "store": lambda path: coo_store(path, tensor),
+        "saved": done.save,
+        "dense": done.to_zarr,
+    }
+    for name, write in writers.items():
+        write(f"{root}/{name}")
+        with pytest.raises(StoreExists, match=f"{name} already exists; .*remove it"):
+            write(f"{root}/{name}")
+    coo_store(f"{root}/more-test", tensor)
+    with pytest.raises(StoreExists, match="more-test already exists"):
+        coo_store(f"{root}/more", tensor).split(0.2)
+    coo_store(f"{root}/more-train", tensor)
+    with pytest.raises(StoreExists, match=r"more-train and .*more-test already exist; .*them"):
+        open_store(f"{root}/more").split(0.2)
+    assert open_store(f"{root}/store").nnz == np.count_nonzero(~np.isnan(tensor))
+
+
+def test_an_error_leaves_nothing_at_a_url(root, tensor):
+    def interrupt(stage, done, total):
+        if (stage, done) == ("write", 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        coo_store(f"{root}/store", tensor, partition_entries=80, progress=interrupt)
+    filesystem, inner = fsspec.url_to_fs(root)
+    assert not filesystem.exists(f"{inner}/store")
+    coo_store(f"{root}/store", tensor)
+
+
+def test_workers_read_from_and_write_to_urls(shared, tensor, local, tmp_path):
+    root, client = shared
+    _, _, _, expected = local
+    train, test = stored(f"{root}/store", tensor).split(0.2)
+    done = slrt.complete(
+        train, RANKS, validation=test, client=client, run_directory=tmp_path / "run", **FIT
+    )
+    assert done.certificate.primal == pytest.approx(expected.certificate.primal, rel=1e-10)
+    saved = done.save(f"{root}/saved")
+    with client.as_current():
+        found = saved.predict(PLACES)
+        saved.to_zarr(f"{root}/dense", chunks=(4, 4, 4))
+        errors = slrt.evaluate(saved, test)
+    with dask.config.set(scheduler="threads"):
+        np.testing.assert_array_equal(found, saved.predict(PLACES))
+        whole = zarr.open_array(f"{root}/dense")[...]
+        np.testing.assert_array_equal(whole, saved.to_dask((4, 4, 4)))
+        assert errors == slrt.evaluate(saved, test)
+
+
+def test_the_command_line_takes_urls(bucket, tensor, tmp_path):
+    address = f"{bucket}/{tmp_path.name}"
+    write_table(tmp_path / "cube.csv", tensor)
+    write_table(tmp_path / "wanted.csv", tensor)
+    run = str(tmp_path / "run")
+    for command in (
+        ["ingest", str(tmp_path / "cube.csv"), f"{address}/cube"],
+        ["split", f"{address}/cube", "--test", "0.2"],
+        ["plan", f"{address}/cube-train", "--ranks", "2,2,2"],
+        ["fit", f"{address}/cube-train", "--ranks", "2,2,2", "--C", "1", "--max-iterations", "1",
+         "--validation", f"{address}/cube-test", "--run", run],
+        ["evaluate", run, f"{address}/cube-test"],
+        ["export", run, f"{address}/filled"],
+    ):  # fmt: skip
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 0, (command, result.output)
+    slrt.load_completion(run).save(f"{address}/saved")
+    wanted, found = str(tmp_path / "wanted.csv"), str(tmp_path / "found.npy")
+    result = CliRunner().invoke(main, ["predict", f"{address}/saved", wanted, "-o", found])
+    assert result.exit_code == 0, result.output
+    indices, _ = entries(tensor)
+    whole = zarr.open_array(f"{address}/filled")[...]
+    np.testing.assert_allclose(np.load(found), whole[tuple(indices)], rtol=1e-12)
+
+
+def write_table(path, tensor):
+    indices, values = entries(tensor)
+    np.savetxt(path, np.vstack([indices, values]).T, delimiter=",", fmt=["%d"] * 3 + ["%.17g"])
+
+
+def test_files_at_urls_are_ingested(root, tensor, local, tmp_path):
+    indices, values = entries(tensor)
+    write_table(tmp_path / "x.csv", tensor)
+    np.save(tmp_path / "x.npy", tensor)
+    np.savez_compressed(tmp_path / "x.npz", X=tensor)
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {f"i{mode}": row for mode, row in enumerate(indices)}
+    parquet.write_table(pyarrow.table({**columns, "value": values}), tmp_path / "x.parquet")
+    filesystem, inner = fsspec.url_to_fs(f"{root}/source")
+    filesystem.makedirs(inner, exist_ok=True)
+    for name in ("x.csv", "x.npy", "x.npz", "x.parquet"):
+        filesystem.put_file(str(tmp_path / name), f"{inner}/{name}")
+        made = from_file(f"{root}/{name}-store", f"{root}/source/{name}", shape=SHAPE)
+        np.testing.assert_array_equal(made.to_array(), tensor)
+    zarr.create_array(normal_path(f"{root}/source/dense"), data=tensor)
+    made = from_file(f"{root}/zarr-store", f"{root}/source/dense")
+    np.testing.assert_array_equal(made.to_array(), tensor)
+    with pytest.raises(InvalidInput, match=r"no file .*absent\.csv"):
+        from_file(f"{root}/other", f"{root}/source/absent.csv")
+
+
+# ---- completeness ---------------------------------------------------------------------------
+
+
+@contextmanager
+def recorded_writes():
+    """Every object that zarr writes to a URL meanwhile, in order; nothing may be removed."""
+    writes = []
+    set_object = FsspecStore.set
+
+    async def recorded(store, key, value, *arguments):
+        writes.append((f"{store.path.strip('/')}/{key}", value.to_bytes()))
+        await set_object(store, key, value, *arguments)
+
+    async def refused(store, *_):
+        raise AssertionError("an object was removed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FsspecStore, "set", recorded)
+        patch.setattr(FsspecStore, "delete", refused)
+        yield writes
+
+
+def objects_below(name):
+    return {
+        path.strip("/"): bytes(file.getbuffer())
+        for path, file in fsspec.filesystem("memory").store.items()
+        if path.strip("/").startswith(f"{name}/")
+    }
+
+
+def place_objects(objects):
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+    for path, content in objects.items():
+        filesystem.pipe_file(f"/{path}", content)
+
+
+def check_every_prefix(name, writes, read):
+    """`read` refuses what any number of the writes but all of them leave."""
+    whole = objects_below(name)
+    assert dict(writes) == whole
+    for count in range(len(writes)):
+        place_objects(dict(writes[:count]))
+        with pytest.raises((StoreCorrupt, StoreNotFound), match=name):
+            read()
+    place_objects(whole)
+    read()
+
+
+def test_a_store_that_was_cut_off_after_any_write_is_refused(memory, tensor):
+    with recorded_writes() as writes:
+        stored("memory://cut", tensor)
+    assert len(writes) == 11 + 8 + 1  # metadata, chunks, the mark
+    check_every_prefix("cut", writes, lambda: open_store("memory://cut").verify())
+    place_objects(dict(writes[: len(writes) // 2]))
+    with pytest.raises(StoreExists, match=r"memory://cut already exists; .*remove it"):
+        coo_store("memory://cut", tensor)
+
+
+def test_a_split_that_was_cut_off_after_any_write_leaves_neither_part(memory, tensor):
+    store = coo_store("memory://cut", tensor, partition_entries=200)
+    with recorded_writes() as writes:
+        store.split(0.3)
+    # The two that mark the parts complete are the last ones.
+    for count in range(len(writes) - 1):
+        place_objects(dict(writes[:count]))
+        for part in ("cut-train", "cut-test"):
+            with pytest.raises((StoreCorrupt, StoreNotFound), match=part):
+                open_store(f"memory://{part}")
+    place_objects(dict(writes))
+    assert open_store("memory://cut-train").nnz + open_store("memory://cut-test").nnz == store.nnz
+
+
+def test_a_completion_that_was_cut_off_after_any_write_is_refused(memory, local):
+    *_, done = local
+    with recorded_writes() as writes:
+        done.save("memory://cut")
+    check_every_prefix("cut", writes, lambda: slrt.load_completion("memory://cut").predict(PLACES))
+
+
+def test_an_export_that_was_cut_off_after_any_write_does_not_open(memory, local):
+    *_, done = local
+    with recorded_writes() as writes:
+        done.to_zarr("memory://cut", chunks=(5, 5, 5))
+    assert len(writes) == 8 + 1
+    for count in range(len(writes)):
+        place_objects(dict(writes[:count]))
+        with pytest.raises(FileNotFoundError):
+            zarr.open("memory://cut", mode="r")
+    place_objects(dict(writes))
+    whole = zarr.open("memory://cut", mode="r")[...]
+    np.testing.assert_array_equal(whole, done.to_dask((5, 5, 5)))
+
+
+def test_a_store_that_lost_any_object_is_refused_by_name(memory, tensor):
+    coo_store("memory://torn", tensor, partition_entries=150)
+    whole = objects_below("torn")
+    for lost in whole:
+        place_objects({path: content for path, content in whole.items() if path != lost})
+        named = lost.split("/")[1] if lost.count("/") > 1 else "torn"
+        with pytest.raises((StoreCorrupt, StoreNotFound), match=named):
+            open_store("memory://torn").verify()
+
+
+def test_a_store_that_changed_since_it_was_listed_is_listed_again(bucket, tensor, tmp_path):
+    address = f"{bucket}/{tmp_path.name}"
+    stored(f"{address}/store", tensor)
+    open_store(f"{address}/store")
+    s3fs = pytest.importorskip("s3fs")
+    other = s3fs.S3FileSystem(default_cache_type="none")  # another one, as in another process
+    lost = f"{address}/store/p00001/indices_0/zarr.json"
+    content = other.cat_file(lost)
+    other.rm_file(lost)
+    with pytest.raises(StoreCorrupt, match="p00001/indices_0"):
+        open_store(f"{address}/store")
+    other.pipe_file(lost, content)
+    open_store(f"{address}/store").verify()
+    other.rm(f"{address}/store", recursive=True)
+    with pytest.raises(StoreNotFound, match="no store at"):
+        open_store(f"{address}/store")
+    coo_store(f"{address}/store", tensor)
+
+
+def test_a_header_edited_in_an_object_store_is_refused(bucket, tensor, tmp_path):
+    place = f"{bucket}/{tmp_path.name}/store"
+    coo_store(place, tensor)
+    filesystem, inner = fsspec.url_to_fs(place)
+    metadata = json.loads(filesystem.cat_file(f"{inner}/zarr.json"))
+    metadata["attributes"]["slrt"]["mean"] += 1.0
+    filesystem.pipe_file(f"{inner}/zarr.json", json.dumps(metadata).encode())
+    with pytest.raises(StoreCorrupt, match="does not match its digest"):
+        open_store(place)
+
+
+# ---- addresses that lead nowhere ------------------------------------------------------------
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket, tensor):
+    with pytest.raises(StoreNotFound, match="no store at s3://nowhere/store"):
+        open_store("s3://nowhere/store")
+    with pytest.raises(FileNotFoundError, match="bucket"):
+        coo_store("s3://nowhere/store", tensor)
+
+
+def test_an_object_store_that_does_not_answer_is_named(bucket, monkeypatch):
+    s3fs = pytest.importorskip("s3fs")
+    forget_sessions()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    with pytest.raises(StoreNotFound, match="s3://bucket/x cannot be reached"):
+        open_store("s3://bucket/x")
+    forget_sessions()
+
+
+def test_an_unknown_protocol_is_named():
+    with pytest.raises(InvalidInput, match="nonsense://x is no address"):
+        from_coo("nonsense://x", [[0], [0]], [1.0])
+    with pytest.raises(InvalidInput, match="nonsense://x is no address"):
+        open_store("nonsense://x")
+
+
+def test_a_file_system_that_is_not_installed_is_named(monkeypatch):
+    def missing(*_):
+        raise ImportError("Install gcsfs to access Google Storage")
+
+    monkeypatch.setattr("fsspec.core.get_filesystem_class", missing)
+    with pytest.raises(MissingDependency, match="Install gcsfs"):
+        from_coo("gs://bucket/x", [[0], [0]], [1.0])
+
+
+def test_a_run_directory_that_is_a_url_is_refused(memory, tensor):
+    store = coo_store("memory://store", tensor)
+    with pytest.raises(InvalidInput, match=r"run directory memory://run is a URL; give a local"):
+        slrt.complete(store, RANKS, C=1.0, run_directory="memory://run")
