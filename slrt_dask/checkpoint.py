@@ -9,12 +9,14 @@ newest two are kept. The dual entries are written, and read again, where they ar
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import math
 import os
 import shutil
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dask.utils import parse_timedelta
 
 from slrt_dask.errors import CheckpointMismatch, InvalidInput
 from slrt_dask.optim.method import MethodState
@@ -72,25 +75,69 @@ class Checkpoint:
         return self.kind(**values)
 
 
+@dataclass(frozen=True)
+class Cadence:
+    """How far apart checkpoints are: so many iterations, or so many seconds."""
+
+    iterations: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, every: int | str) -> Cadence:
+        """From a number of iterations, or a time with its unit such as "30s" or "5m"."""
+        found = cls()
+        if isinstance(every, str) and not every.strip().isdigit():
+            with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
+                found = cls(seconds=float(parse_timedelta(every, default=False)))
+        elif isinstance(every, int | str) and not isinstance(every, bool):
+            found = cls(iterations=int(every))
+        if not 0 < (found.iterations or found.seconds or 0) < math.inf:
+            raise InvalidInput(
+                f"checkpoint_every is {every!r}; give a whole number of iterations, at least 1, or "
+                f"a time such as '30s'"
+            )
+        return found
+
+
 class CheckpointObserver:
-    """Writes a checkpoint after every accepted iteration, or every so many.
+    """Writes a checkpoint after accepted iterations, as far apart as the cadence says.
 
     write_dual : writes the dual entries of a state into a directory; checksums by partition
+    newest : the iteration of the checkpoint from which the run goes on, if there is one
     """
 
     def __init__(
-        self, directory: Path, binding: dict[str, Any], write_dual: WriteDual, every: int = 1
+        self,
+        directory: Path,
+        binding: dict[str, Any],
+        write_dual: WriteDual,
+        cadence: Cadence,
+        newest: int = -1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise InvalidInput(f"checkpoint_every is {every!r}; give a whole number, at least 1")
         self._directory = directory
         self._binding = binding
         self._write_dual = write_dual
-        self._every = every
+        self._cadence = cadence
+        self._newest = newest
+        self._clock = clock
+        self._last_time = clock()
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
-        if state.iteration % self._every == 0:
+        if self._is_due(state.iteration):
+            self.save(state)
+
+    def save(self, state: MethodState) -> None:
+        """Make sure that there is a checkpoint of this state."""
+        if self._newest != state.iteration:
             write_checkpoint(self._directory, state, self._binding, self._write_dual)
+            self._newest, self._last_time = state.iteration, self._clock()
+
+    def _is_due(self, iteration: int) -> bool:
+        if self._cadence.iterations is not None:
+            return iteration % self._cadence.iterations == 0
+        assert self._cadence.seconds is not None
+        return self._clock() - self._last_time >= self._cadence.seconds
 
 
 def write_checkpoint(

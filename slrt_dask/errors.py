@@ -13,6 +13,10 @@ class InvalidInput(SlrtError, ValueError):
     """Data or an argument that cannot be used."""
 
 
+class NoWorkers(InvalidInput):
+    """A cluster on which nothing can be computed."""
+
+
 class InvalidConfig(SlrtError, ValueError):
     """A configuration with an unknown key or a value outside its range."""
 
@@ -51,6 +55,10 @@ class NotYetAvailable(SlrtError, NotImplementedError):
 
 class CheckpointMismatch(SlrtError, ValueError):
     """A run or checkpoint that belongs to something else than what it is used for."""
+
+
+class RunInUse(SlrtError, BlockingIOError):
+    """A run on which another process is at work."""
 
 
 class StateLost(SlrtError, RuntimeError):

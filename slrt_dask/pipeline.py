@@ -9,16 +9,15 @@ from typing import Any, cast
 
 from slrt_dask import model_files
 from slrt_dask.checkpoint import (
+    Cadence,
     Checkpoint,
     CheckpointObserver,
     drop_checkpoint,
-    newest_iteration,
     read_checkpoint,
-    write_checkpoint,
 )
 from slrt_dask.completion import Completion, TemporaryPlace
 from slrt_dask.config import FitSettings
-from slrt_dask.data.location import normal_path, scratch_parent
+from slrt_dask.data.location import normal_path
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary
@@ -32,8 +31,10 @@ from slrt_dask.dual.writing import (
 )
 from slrt_dask.engine.base import Engine
 from slrt_dask.errors import StoreCorrupt
+from slrt_dask.keeping import MoveObserver, RunObserver
 from slrt_dask.model_files import ModelHeader
-from slrt_dask.monitor import JsonLinesObserver, LogObserver
+from slrt_dask.monitor import LogObserver
+from slrt_dask.newcomers import Newcomers
 from slrt_dask.optim.accuracy import Accuracy
 from slrt_dask.optim.loop import Outcome, minimise
 from slrt_dask.optim.method import MethodState
@@ -52,6 +53,7 @@ class Fit:
 
     offset : what was subtracted from the observations
     validated : whether the engine holds observations for validation too
+    newcomers : who tells of workers that have joined, where there are workers
     """
 
     engine: Engine
@@ -59,9 +61,17 @@ class Fit:
     settings: FitSettings
     offset: float
     validated: bool
+    newcomers: Newcomers | None = None
 
     @classmethod
-    def of(cls, engine: Engine, settings: FitSettings, offset: float, validated: bool) -> Fit:
+    def of(
+        cls,
+        engine: Engine,
+        settings: FitSettings,
+        offset: float,
+        validated: bool,
+        newcomers: Newcomers | None = None,
+    ) -> Fit:
         weights = settings.lambdas or tuple(float(length) for length in engine.store.shape)
         problem = DualProblem(
             engine,
@@ -70,23 +80,22 @@ class Fit:
             weights=weights,
             certificate_rtol=min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10)),
         )
-        return cls(engine, problem, settings, offset, validated)
+        return cls(engine, problem, settings, offset, validated, newcomers)
 
     def run(
         self,
         run: RunDirectory | None,
         observers: Sequence[Observer[Any]],
-        every: int = 1,
-        event: str = "",
+        cadence: Cadence,
+        events: list[str],
     ) -> Completion:
-        """Start, or go on from the run's newest checkpoint; write the result."""
-        start: Any = None
-        earlier: tuple[IterationRecord, ...] = ()
-        if run is not None:
-            start = self._last_state(run)
-            earlier = run.keep_records(-1 if start is None else start.iteration)
-        if start is None:
-            start = spectral_start(self.problem, self.settings.seed)
+        """Start, or go on from the run's newest checkpoint; write the result.
+
+        events : what happened before and is not yet in the history; emptied when it is
+        """
+        state, earlier = (None, ()) if run is None else self._continued(run, events)
+        start: Any = spectral_start(self.problem, self.settings.seed) if state is None else state
+        kept = None if run is None else self._kept(run, cadence, state, events)
         outcome = minimise(
             self.problem,
             METHODS[self.settings.method](accuracy=Accuracy(tightest=self._tightest)),
@@ -97,14 +106,15 @@ class Fit:
                 self.settings.max_iterations,
                 self.settings.max_seconds,
             ),
-            observers=[LogObserver(), *self._run_observers(run, every), *observers],
+            observers=[LogObserver(), *([kept] if kept else []), *observers, *self._moving(kept)],
             validate=self._validation_error if self.validated else None,
             elapsed=earlier[-1].seconds if earlier else 0.0,
-            event=event,
+            event="; ".join(events),
         )
-        if run is not None and newest_iteration(run.checkpoints) != outcome.state.iteration:
-            write_checkpoint(run.checkpoints, outcome.state, run.binding, self._write_dual_files)
-        return self._written(outcome, (*earlier, *outcome.records), run)
+        records = (*earlier, *outcome.records)
+        if kept is not None:
+            records = kept.end(outcome.state, records)
+        return self._written(outcome, records, run)
 
     @property
     def _tightest(self) -> float:
@@ -118,13 +128,30 @@ class Fit:
 
     # ---- checkpoints ------------------------------------------------------------------------
 
-    def _run_observers(self, run: RunDirectory | None, every: int) -> list[Observer[Any]]:
-        if run is None:
+    def _continued(
+        self, run: RunDirectory, events: list[str]
+    ) -> tuple[MethodState | None, tuple[IterationRecord, ...]]:
+        """The state of the newest checkpoint, and the history up to it."""
+        state = self._last_state(run)
+        kept, dropped = run.keep_records(-1 if state is None else state.iteration)
+        # Iterations that are made again happen as if for the first time; what befell them remains.
+        events[:0] = [record.event for record in dropped if record.event]
+        return state, kept
+
+    def _kept(
+        self, run: RunDirectory, cadence: Cadence, state: MethodState | None, events: list[str]
+    ) -> RunObserver:
+        newest = -1 if state is None else state.iteration
+        checkpoints = CheckpointObserver(
+            run.checkpoints, run.binding, self._write_dual_files, cadence, newest
+        )
+        return RunObserver(run, checkpoints, events)
+
+    def _moving(self, kept: RunObserver | None) -> list[Observer[Any]]:
+        """Last of all observers: the others have then heard of the iteration that it ends at."""
+        if kept is None or self.newcomers is None:
             return []
-        return [
-            JsonLinesObserver(run.records_file),
-            CheckpointObserver(run.checkpoints, run.binding, self._write_dual_files, every),
-        ]
+        return [MoveObserver(self.newcomers, kept.checkpoints)]
 
     def _write_dual_files(self, directory: str, state: MethodState) -> dict[int, int]:
         name = cast(Evaluation, state.evaluation).dual.name
@@ -159,13 +186,12 @@ class Fit:
     ) -> Completion:
         """Write the model where the run is kept, or to a place that goes with the result."""
         evaluation = cast(Evaluation, outcome.evaluation)
+        held: TemporaryPlace | None
         if run is None:
-            # Workers write it too: where they see the observations they see what is beside them.
-            beside = None if self.engine.in_process else scratch_parent(self.engine.store.path)
-            held = TemporaryPlace(beside)
-            path = normal_path(Path(held.path) / "completion")
+            own = TemporaryPlace()
+            held, path = own, normal_path(Path(own.path) / "completion")
         else:
-            held, path = None, run.prepare_completion()
+            held, path = run.held, run.prepare_completion()
         store = self.engine.store.header
         header = ModelHeader(
             dual=replace(store, kind="dual", dtype="float64", mean=0.0, digest=""),

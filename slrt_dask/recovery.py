@@ -1,4 +1,4 @@
-"""What to do when workers are lost: load again on those that are there, and go on.
+"""What to do when workers are lost or join: load again on those that are there, and go on.
 
 State on workers is not recomputed by dask; a fit begins again from its newest checkpoint, or from
 its start where it has none. Either way it ends with the answer of an undisturbed run.
@@ -9,33 +9,50 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from slrt_dask.engine.placement import cluster_places
-from slrt_dask.errors import ClusterLost, InvalidInput, StateLost
+from slrt_dask.connection import Connection
+from slrt_dask.errors import ClusterLost, MemoryBudgetExceeded, NoWorkers, StateLost
 
 logger = logging.getLogger("slrt_dask")
+Result = TypeVar("Result")
 
 MOST_FAILURES = 5
 """Losses in a row without an iteration in between before a fit gives up."""
 PATIENCE_SECONDS = 60.0
-"""How long to wait for a worker when there is none."""
+"""How long to wait for a scheduler, and for workers that can hold the problem."""
+RETRY_SECONDS = 0.2
+
+
+class WorkersJoined(Exception):
+    """Not an error: a fit stopped at a checkpoint, to go on with more workers."""
 
 
 def persist(
-    attempt: Callable[[str], Any], client: Any, reached: Callable[[], int], remedy: str
-) -> Any:
-    """Call attempt(what happened) until it succeeds, workers permitting.
+    attempt: Callable[[], Result],
+    connection: Connection | None,
+    *,
+    plan: Callable[[], Any],
+    reached: Callable[[], int],
+    events: list[str],
+    remedy: str,
+) -> Result:
+    """Call attempt until it succeeds, workers permitting.
 
+    plan : raises as long as the problem cannot be placed on the workers that there are
     reached : the iteration up to which work is safe; as long as it grows, losses are forgiven
+    events : what happened and is not yet in the history; added to here
     remedy : what the user can do when the cluster does not come back
     """
-    event, failures, safe = "", 0, reached()
+    failures, safe = 0, reached()
     while True:
         try:
-            return attempt(event)
-        except StateLost as error:
-            if client is None:
+            return attempt()
+        except WorkersJoined as news:
+            safe = reached()
+            _note(events, f"{news}; went on from iteration {safe}", logging.INFO)
+        except (StateLost, ClusterLost, NoWorkers) as error:
+            if connection is None:
                 raise
             grown = reached()
             failures = 1 if grown > safe else failures + 1
@@ -45,19 +62,28 @@ def persist(
                     f"workers were lost {failures} times without an iteration in between, the "
                     f"last time because {error}; {remedy}"
                 ) from error
-            event = f"{error}; began again from iteration {max(safe, 0)}"
-            logger.warning("%s", event)
-            wait_for_worker(client, remedy)
+            _note(events, f"{error}; began again from iteration {max(safe, 0)}", logging.WARNING)
+            wait_until_placed(connection, plan, remedy)
 
 
-def wait_for_worker(client: Any, remedy: str) -> None:
-    """Return when there is a worker; ClusterLost when none comes."""
+def wait_until_placed(connection: Connection, plan: Callable[[], Any], remedy: str) -> None:
+    """Return when there is a scheduler with workers that can hold the problem; else ClusterLost."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
+    while True:
         try:
-            cluster_places(client)
-        except (InvalidInput, OSError):
-            time.sleep(0.2)
+            connection.restore()
+            connection.ask_for_lost_workers()
+            plan()
+        except (ClusterLost, NoWorkers, MemoryBudgetExceeded) as error:
+            if time.monotonic() > deadline:
+                raise ClusterLost(
+                    f"after {PATIENCE_SECONDS:.0f} seconds of waiting {error}; {remedy}"
+                ) from error
+            time.sleep(RETRY_SECONDS)
         else:
             return
-    raise ClusterLost(f"no worker was there for {PATIENCE_SECONDS:.0f} seconds; {remedy}")
+
+
+def _note(events: list[str], event: str, level: int) -> None:
+    logger.log(level, "%s", event)
+    events.append(event)

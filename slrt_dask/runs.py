@@ -4,29 +4,47 @@
 <run>/records.jsonl     one line per iteration
 <run>/checkpoints/      states from which the run can go on
 <run>/completion/       the result, once there is one
+<run>/lock              held by the process that is at work on the run, as long as it lives
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import logging
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from slrt_dask.completion import TemporaryPlace
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import is_url, normal_path
 from slrt_dask.data.store import ObservationStore, open_store
-from slrt_dask.errors import CheckpointMismatch, InvalidInput, StoreExists, StoreNotFound
+from slrt_dask.errors import (
+    CheckpointMismatch,
+    InvalidInput,
+    RunInUse,
+    StoreExists,
+    StoreNotFound,
+)
 from slrt_dask.optim.records import IterationRecord
 
 FORMAT_VERSION = 1
+LOCK, SETTINGS, CHECKPOINTS = "lock", "settings.json", "checkpoints"
+UNFINISHED = ".part"
+logger = logging.getLogger("slrt_dask")
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A directory that belongs to one fit."""
+    """A directory that belongs to one fit.
+
+    held : keeps a directory that is to go with its result
+    """
 
     path: Path
     store: str
@@ -34,6 +52,7 @@ class RunDirectory:
     validation: str | None
     held_out: str | None
     settings: FitSettings
+    held: TemporaryPlace | None = None
 
     @property
     def records_file(self) -> Path:
@@ -41,7 +60,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def completion(self) -> Path:
@@ -72,17 +91,28 @@ class RunDirectory:
             )
         return store
 
-    def keep_records(self, last_iteration: int) -> tuple[IterationRecord, ...]:
-        """The history up to an iteration; whatever came later is taken out of the file."""
-        records = []
+    def keep_records(
+        self, last_iteration: int
+    ) -> tuple[tuple[IterationRecord, ...], tuple[IterationRecord, ...]]:
+        """The history up to an iteration, and what came later, which is taken out of the file."""
+        lines = []
         if self.records_file.exists():
-            for line in self.records_file.read_text(encoding="utf-8").splitlines():
-                record = _parsed(line)
-                if record is not None and record.iteration <= last_iteration:
-                    records.append(record)
+            lines = self.records_file.read_text(encoding="utf-8").splitlines()
+        records = [record for line in lines if (record := _parsed(line)) is not None]
+        kept = tuple(record for record in records if record.iteration <= last_iteration)
+        self.write_records(kept)
+        return kept, tuple(record for record in records if record.iteration > last_iteration)
+
+    def write_records(self, records: tuple[IterationRecord, ...]) -> None:
+        """Replace the history."""
         text = "".join(json.dumps(asdict(record)) + "\n" for record in records)
         _replace_file(self.records_file, text)
-        return tuple(records)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from working on the run meanwhile; RunInUse if one does already."""
+        with _locked(self.path):
+            yield
 
     def prepare_completion(self) -> str:
         """The path for the result; one that an earlier part of the run left is put aside."""
@@ -103,7 +133,7 @@ def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
             f"file system that all workers see"
         )
     path = Path(normal_path(directory))
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and not (path.is_dir() and _holds_nothing(path)):
         raise StoreExists(
             f"{path} already exists and is not empty; choose a new run directory, or resume the "
             f"run that is there"
@@ -111,15 +141,44 @@ def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
     return path
 
 
+def _holds_nothing(path: Path) -> bool:
+    """Whether a directory is empty, but for what a process killed while making a run leaves."""
+    return {entry.name for entry in path.iterdir()} <= {LOCK, SETTINGS + UNFINISHED}
+
+
+@contextlib.contextmanager
 def create_run(
     directory: str | os.PathLike[str],
     store: ObservationStore,
     validation: ObservationStore | None,
     settings: FitSettings,
-) -> RunDirectory:
-    """Make a directory for a new run."""
-    path = refuse_used_directory(directory)
+    held: TemporaryPlace | None = None,
+) -> Iterator[RunDirectory]:
+    """Make a directory for a new run, locked as long as the context lasts.
+
+    It is removed again if the run ends with an error before it has any history.
+    """
+    path = Path(normal_path(directory))
+    refuse_used_directory(path)
     path.mkdir(parents=True, exist_ok=True)
+    with _locked(path):
+        refuse_used_directory(path)  # somebody else may have made a run here in between
+        _write_settings(path, store, validation, settings)
+        run = replace(open_run(path), held=held)
+        try:
+            yield run
+        except BaseException:
+            if not run.records_file.exists():
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+
+
+def _write_settings(
+    path: Path,
+    store: ObservationStore,
+    validation: ObservationStore | None,
+    settings: FitSettings,
+) -> None:
     content = {
         "format_version": FORMAT_VERSION,
         "store": store.path,
@@ -128,15 +187,14 @@ def create_run(
         "held_out": None if validation is None else validation.digest,
         "settings": settings.to_dict(),
     }
-    _replace_file(path / "settings.json", json.dumps(content, indent=2) + "\n")
-    return open_run(path)
+    _replace_file(path / SETTINGS, json.dumps(content, indent=2) + "\n")
 
 
 def open_run(directory: str | os.PathLike[str]) -> RunDirectory:
     """The run in a directory."""
     path = Path(normal_path(directory))
     try:
-        content = json.loads((path / "settings.json").read_text(encoding="utf-8"))
+        content = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in content["settings"].items()
@@ -152,7 +210,23 @@ def open_run(directory: str | os.PathLike[str]) -> RunDirectory:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreNotFound(f"{path} holds no run; check the path") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointMismatch(f"{path}/settings.json cannot be read: {error}") from error
+        raise CheckpointMismatch(f"{path}/{SETTINGS} cannot be read: {error}") from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # The system lets go of it when the process ends, however that happens; the file stays, for
+    # one that were removed could be held by one process and made anew by another.
+    with open(path / LOCK, "a", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunInUse(
+                f"another process is at work on the run {path}; wait until it ends, or stop it"
+            ) from error
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s); use it from one process only", path, error)
+        yield
 
 
 def _parsed(line: str) -> IterationRecord | None:
@@ -165,7 +239,7 @@ def _parsed(line: str) -> IterationRecord | None:
 
 
 def _replace_file(path: Path, text: str) -> None:
-    unfinished = path.with_name(path.name + ".part")
+    unfinished = path.with_name(path.name + UNFINISHED)
     with open(unfinished, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

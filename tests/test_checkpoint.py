@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import shutil
@@ -11,8 +12,8 @@ import sys
 import numpy as np
 import pytest
 
-from slrt_dask.checkpoint import CheckpointObserver, read_checkpoint, write_checkpoint
-from slrt_dask.errors import CheckpointMismatch
+from slrt_dask.checkpoint import Cadence, CheckpointObserver, read_checkpoint, write_checkpoint
+from slrt_dask.errors import CheckpointMismatch, InvalidInput
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
 from tests.oracles.dense import random_problem
 
@@ -248,8 +249,36 @@ def test_a_repeated_iteration_replaces_its_checkpoint(state, write, tmp_path):
     assert numbered(tmp_path) == ["000003"]
 
 
-@pytest.mark.parametrize(("every", "kept"), [(1, ["000002", "000003"]), (2, ["000000", "000002"])])
+@pytest.mark.parametrize(
+    ("every", "kept"),
+    [
+        (1, ["000002", "000003"]),
+        (2, ["000000", "000002"]),
+        ("2", ["000000", "000002"]),
+        ("5s", ["000001", "000003"]),
+        ("1h", []),
+    ],
+)
 def test_the_observer_writes_as_often_as_it_was_told(every, kept, tmp_path):
-    observer = CheckpointObserver(tmp_path / "run" / "checkpoints", BINDING, write_dual, every)
+    times = itertools.count(step=3)  # asked for at the start, every iteration and every writing
+    observer = CheckpointObserver(
+        tmp_path, BINDING, write_dual, Cadence.of(every), clock=times.__next__
+    )
     short_run(ConjugateGradient(), observers=[observer])
-    assert numbered(tmp_path / "run" / "checkpoints") == kept
+    assert numbered(tmp_path) == kept
+
+
+def test_a_state_that_is_kept_already_is_not_written_again(state, tmp_path):
+    observer = CheckpointObserver(tmp_path, BINDING, write_dual, Cadence.of(1), newest=3)
+    observer.save(dataclasses.replace(state, iteration=3))
+    assert numbered(tmp_path) == []
+    observer.save(dataclasses.replace(state, iteration=4))
+    assert numbered(tmp_path) == ["000004"]
+
+
+@pytest.mark.parametrize(
+    "every", [0, -1, 1.5, True, None, "0", "-3", "0s", "-3s", "soon", "", "1e3"]
+)
+def test_what_is_no_distance_between_checkpoints_is_refused(every):
+    with pytest.raises(InvalidInput, match=r"checkpoint_every is .*30s"):
+        Cadence.of(every)

@@ -20,8 +20,8 @@ from slrt_dask.errors import (
     SlrtError,
     StoreExists,
 )
-from slrt_dask.fit import plan_of
 from slrt_dask.optim import StopReason
+from slrt_dask.request import plan_of
 from tests.oracles.dense import random_problem
 
 SHAPES = {2: (9, 8), 3: (8, 6, 5), 4: (6, 4, 3, 4)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import shutil
 from types import SimpleNamespace
@@ -12,9 +13,9 @@ import pytest
 
 import slrt_dask as slrt
 from slrt_dask.config import FitSettings
-from slrt_dask.errors import CheckpointMismatch, StoreNotFound
-from slrt_dask.fit import plan_of
+from slrt_dask.errors import CheckpointMismatch, RunInUse, StoreExists, StoreNotFound
 from slrt_dask.optim import StopReason
+from slrt_dask.request import plan_of
 from tests.oracles.dense import random_problem
 
 SHAPES = {2: (9, 8), 3: (8, 6, 5), 4: (6, 4, 3, 4)}
@@ -282,12 +283,81 @@ def test_an_unfinished_checkpoint_is_not_taken(store, stop_and_resume):
     assert_same(*reversed(stop_and_resume(store(), 4, then=leave)))
 
 
+@pytest.mark.parametrize("every", ["1h", "1us"])
+def test_checkpoints_may_be_some_time_apart(every, store, stop_and_resume, tmp_path):
+    def count(run):
+        assert (run / "checkpoints").exists() == (every == "1us")
+
+    undisturbed, resumed = stop_and_resume(store(), 4, checkpoint_every=every, then=count)
+    assert_same(resumed, undisturbed)
+    # However far apart they are, the last state is kept.
+    assert (tmp_path / "run" / "checkpoints" / "000008" / "state.json").exists()
+
+
+def test_what_befell_iterations_that_are_made_again_stays_in_the_history(store, tmp_path):
+    run = stop_run(tmp_path / "run", store(), 2, checkpoint_every=4)
+    with pytest.raises(Crash):
+        slrt.resume(run, threads=1, checkpoint_every=4, observers=[stopping(Crash, 3)])
+    resumed = slrt.resume(run, threads=1)
+    told = ["", "resumed; resumed", *[""] * 7]
+    assert [record.event for record in resumed.records] == told
+    assert [line["event"] for line in written_records(run)] == told
+
+
+# ---- two at once ----------------------------------------------------------------------------
+
+
+def test_a_run_that_is_being_worked_on_is_refused(store, tmp_path):
+    refused = []
+
+    def try_too(record, state):
+        for attempt in (
+            lambda: slrt.resume(tmp_path / "run"),
+            lambda: slrt.complete(store(), RANKS[3], C=5.0, run_directory=tmp_path / "run"),
+        ):
+            with pytest.raises((RunInUse, StoreExists)) as error:
+                attempt()
+            refused.append(str(error.value))
+        if record.iteration == 2:
+            raise Crash
+
+    options = {"C": 5.0, "threads": 1, "max_iterations": 3, **TIRELESS}
+    undisturbed = slrt.complete(store(), RANKS[3], **options)
+    observer = SimpleNamespace(on_record=try_too)
+    with pytest.raises(Crash):
+        slrt.complete(
+            store(), RANKS[3], **options, run_directory=tmp_path / "run", observers=[observer]
+        )
+    resumed = slrt.resume(tmp_path / "run", threads=1, observers=[observer])
+    assert_same(resumed, undisturbed)
+    assert len(refused) == 2 * 4
+    assert all("another process is at work on the run" in text for text in refused[::2])
+    assert all("already exists" in text for text in refused[1::2])
+
+
+def test_a_directory_in_which_a_run_was_only_begun_can_be_used(store, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name in ("lock", "settings.json.part"):
+        (tmp_path / "run" / name).write_text("")
+    slrt.complete(store(), RANKS[3], C=5.0, max_iterations=1, run_directory=tmp_path / "run")
+    assert slrt.load_completion(tmp_path / "run" / "completion").records
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(store, tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    slrt.complete(store(), RANKS[3], C=5.0, max_iterations=1, run_directory=tmp_path / "run")
+    assert "use it from one process only" in caplog.text
+
+
 # ---- runs that ended, and what is no run ----------------------------------------------------
 
 
 def test_a_run_that_had_ended_is_returned_without_computing(store, tmp_path, monkeypatch):
     done = slrt.complete(store(), RANKS[3], C=5.0, max_iterations=2, run_directory=tmp_path / "run")
-    monkeypatch.delattr("slrt_dask.fit.LocalEngine")
+    monkeypatch.delattr("slrt_dask.request.LocalEngine")
     again = slrt.resume(tmp_path / "run")
     assert again.path == done.path
     assert again.records == done.records
@@ -301,7 +371,7 @@ def test_an_interrupted_runs_result_is_replaced_when_it_goes_on(store, tmp_path)
     assert (len(before.records), len(after.records)) == (3, 9)
     assert after.records == resumed.records
     assert sorted(path.name for path in run.iterdir()) == [
-        "checkpoints", "completion", "records.jsonl", "settings.json",
+        "checkpoints", "completion", "lock", "records.jsonl", "settings.json",
     ]  # fmt: skip
 
 
@@ -314,7 +384,8 @@ def test_a_torn_result_is_written_again(store, tmp_path):
         if file.is_file():
             file.unlink()
     again = slrt.resume(tmp_path / "run", threads=1)
-    assert again.records == done.records
+    assert [record.event for record in again.records] == ["", "", "", "resumed"]
+    assert untimed(again.records) == untimed(done.records)
     np.testing.assert_array_equal(again.predict([[1], [1], [1]]), wanted)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from slrt_dask.cli.computing import Computing, computing_options
+from slrt_dask.cli.fit_options import PRECISION, fit_options, run_options
 from slrt_dask.cli.fit_settings import FitRequest, requested
 from slrt_dask.cli.interrupts import interrupt_explained
-from slrt_dask.cli.options import NUMBERS, WHOLE_NUMBERS, common_options, is_verbose
+from slrt_dask.cli.options import WHOLE_NUMBERS, common_options, is_verbose
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 EXIT_DOES_NOT_FIT = 1
 EXIT_INTERRUPTED = 130
-PRECISION = click.Choice(["float64", "float32"])
 
 
 @click.command()
@@ -53,7 +53,7 @@ def plan(store: str, ranks: tuple[int, ...], precision: str, computing: Computin
     from slrt_dask.config import FitSettings
     from slrt_dask.data.store import open_store
     from slrt_dask.errors import MemoryBudgetExceeded
-    from slrt_dask.fit import plan_of
+    from slrt_dask.request import plan_of
 
     opened = open_store(store)
     settings = FitSettings(ranks=ranks, C=1.0, precision=precision)
@@ -75,78 +75,21 @@ def plan(store: str, ranks: tuple[int, ...], precision: str, computing: Computin
     click.echo("This fits.")
 
 
-def _fit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The flags of the settings; left out, the file decides, or else the default."""
-    for option in reversed(
-        (
-            click.option("--ranks", type=WHOLE_NUMBERS, metavar="R,R,…", help="One rank per mode."),
-            click.option("--C", "C", type=float, help="Weight of the misfit; larger fits closer."),
-            click.option(
-                "--lambdas",
-                type=NUMBERS,
-                metavar="L,L,…",
-                help="Weights of the modes; their lengths if left out. Only C·λ matters.",
-            ),
-            click.option(
-                "--method",
-                type=click.Choice(["auto", "rcg", "rtr"]),
-                help="Conjugate gradients or trust region; auto if left out.",
-            ),
-            click.option(
-                "--center/--no-center", default=None, help="Fit deviations from the observed mean."
-            ),
-            click.option(
-                "--gap-tolerance",
-                type=float,
-                help="Stop when certified this close to the optimum, relatively [1e-3].",
-            ),
-            click.option(
-                "--gradient-tolerance",
-                type=float,
-                help="Or when the gradient is this small relative to the cost [1e-6].",
-            ),
-            click.option("--max-iterations", type=int, help="Or after so many iterations [200]."),
-            click.option("--max-seconds", type=float, help="Or after so many seconds [no limit]."),
-            click.option("--precision", type=PRECISION, help="Of the solver's vectors [float64]."),
-            click.option("--seed", type=int, help="Of the starting point [0]."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def _run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What may differ between the parts of a run that was stopped in between."""
-    for option in (
-        click.option("--quiet", is_flag=True, help="Show no progress."),
-        click.option(
-            "--checkpoint-every",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            metavar="N",
-            help="Iterations between checkpoints.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 @click.command()
 @click.argument("store", required=False)
-@_fit_options
+@fit_options
 @click.option(
     "--validation", metavar="STORE2", help="Held-out observations; their error is shown too."
 )
 @click.option("--run", metavar="DIR", help="A new directory for records and result.")
 @click.option("--config", metavar="TOML", help="Read settings from the table [fit] of this file.")
-@_run_options
+@run_options
 @computing_options
 @common_options
 def fit(
     config: str | None,
     quiet: bool,
-    checkpoint_every: int,
+    checkpoint_every: str,
     computing: Computing,
     **flags: Any,
 ) -> None:
@@ -178,10 +121,10 @@ def fit(
 
 @click.command()
 @click.argument("run")
-@_run_options
+@run_options
 @computing_options
 @common_options
-def resume(run: str, quiet: bool, checkpoint_every: int, computing: Computing) -> None:
+def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -> None:
     """Go on with the fit in the directory RUN that was stopped or killed, from its last checkpoint.
 
     The answer is that of a fit that was never disturbed. Settings are those of the run; where it
@@ -193,10 +136,11 @@ def resume(run: str, quiet: bool, checkpoint_every: int, computing: Computing) -
       slrt-dask resume first
       slrt-dask resume first --workers 4
     """
+    from slrt_dask.fit import ended
     from slrt_dask.runs import open_run
 
     opened = open_run(run)
-    done = _ended(opened)
+    done = ended(opened)
     if done is not None:
         click.echo("This run had already ended; nothing was computed. Its result:")
     else:
@@ -206,7 +150,7 @@ def resume(run: str, quiet: bool, checkpoint_every: int, computing: Computing) -
 
 
 def _fitted(
-    request: FitRequest, client: Any, computing: Computing, checkpoint_every: int, quiet: bool
+    request: FitRequest, client: Any, computing: Computing, checkpoint_every: str, quiet: bool
 ) -> Completion:
     from slrt_dask.data.store import open_store
     from slrt_dask.fit import complete
@@ -228,7 +172,7 @@ def _fitted(
 
 
 def _resumed(
-    run: RunDirectory, client: Any, computing: Computing, checkpoint_every: int, quiet: bool
+    run: RunDirectory, client: Any, computing: Computing, checkpoint_every: str, quiet: bool
 ) -> Completion:
     from slrt_dask.fit import resume as go_on
 
@@ -241,19 +185,6 @@ def _resumed(
             checkpoint_every=checkpoint_every,
             observers=observers,
         )
-
-
-def _ended(run: RunDirectory) -> Completion | None:
-    """The result of a run with nothing left to do."""
-    from slrt_dask.completion import load_completion
-    from slrt_dask.errors import SlrtError
-    from slrt_dask.fit import UNFINISHED
-
-    try:
-        done = load_completion(run.completion)
-    except SlrtError:
-        return None
-    return None if done.stop_reason in UNFINISHED else done
 
 
 @contextmanager

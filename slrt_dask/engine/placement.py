@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import distributed
 
-from slrt_dask.errors import InvalidInput
+from slrt_dask.engine.watch import known_workers, usable_workers
+from slrt_dask.errors import NoWorkers
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,10 @@ class Place:
 
 
 def cluster_places(client: distributed.Client) -> list[Place]:
-    """The workers that run and that a client sees now, in the order of their addresses."""
-    workers = {
-        address: about
-        for address, about in client.scheduler_info(n_workers=-1)["workers"].items()
-        if about.get("status", "running") == "running"
-    }
+    """The workers that can be used now, in the order of their addresses."""
+    workers = usable_workers(known_workers(client))
     if not workers:
-        raise InvalidInput("the cluster has no worker; start at least one, then try again")
+        raise NoWorkers("the cluster has no worker; start at least one, then try again")
     return [
         Place(address, int(about["nthreads"]), int(about["memory_limit"] or 0) or None)
         for address, about in sorted(workers.items())

@@ -207,7 +207,7 @@ import psutil
 import slrt_dask
 store = slrt_dask.open_store(sys.argv[1])
 from slrt_dask.config import FitSettings
-from slrt_dask.fit import plan_of
+from slrt_dask.request import plan_of
 ranks = (6, 6, 5)
 plan = plan_of(store, FitSettings(ranks=ranks, C=1.0), threads=2).largest
 before = psutil.Process().memory_info().rss

@@ -1,0 +1,85 @@
+"""The options of commands that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from slrt_dask.cli.options import NUMBERS, WHOLE_NUMBERS
+
+PRECISION = click.Choice(["float64", "float32"])
+
+
+class Every(click.ParamType[str]):
+    """A number of iterations, or a time; checked here, parsed where it is used."""
+
+    name = "iterations or time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from slrt_dask.checkpoint import Cadence
+        from slrt_dask.errors import InvalidInput
+
+        try:
+            Cadence.of(value)
+        except InvalidInput:
+            self.fail(f"{value!r} is neither a number of iterations nor a time, such as 10 or 30s")
+        return str(value)
+
+
+def fit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The flags of the settings; left out, the file decides, or else the default."""
+    for option in reversed(
+        (
+            click.option("--ranks", type=WHOLE_NUMBERS, metavar="R,R,…", help="One rank per mode."),
+            click.option("--C", "C", type=float, help="Weight of the misfit; larger fits closer."),
+            click.option(
+                "--lambdas",
+                type=NUMBERS,
+                metavar="L,L,…",
+                help="Weights of the modes; their lengths if left out. Only C·λ matters.",
+            ),
+            click.option(
+                "--method",
+                type=click.Choice(["auto", "rcg", "rtr"]),
+                help="Conjugate gradients or trust region; auto if left out.",
+            ),
+            click.option(
+                "--center/--no-center", default=None, help="Fit deviations from the observed mean."
+            ),
+            click.option(
+                "--gap-tolerance",
+                type=float,
+                help="Stop when certified this close to the optimum, relatively [1e-3].",
+            ),
+            click.option(
+                "--gradient-tolerance",
+                type=float,
+                help="Or when the gradient is this small relative to the cost [1e-6].",
+            ),
+            click.option("--max-iterations", type=int, help="Or after so many iterations [200]."),
+            click.option("--max-seconds", type=float, help="Or after so many seconds [no limit]."),
+            click.option("--precision", type=PRECISION, help="Of the solver's vectors [float64]."),
+            click.option("--seed", type=int, help="Of the starting point [0]."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What may differ between the parts of a run that was stopped in between."""
+    for option in (
+        click.option("--quiet", is_flag=True, help="Show no progress."),
+        click.option(
+            "--checkpoint-every",
+            type=Every(),
+            default="1",
+            show_default=True,
+            metavar="N|TIME",
+            help="Iterations between checkpoints, or a time such as 30s.",
+        ),
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,186 @@
+"""A fit that was asked for: planned for where it may run, and put on an engine there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import dask
+import distributed
+from dask.utils import parse_bytes
+from distributed.system import MEMORY_LIMIT
+from threadpoolctl import threadpool_limits
+
+from slrt_dask.config import FitSettings
+from slrt_dask.connection import Connection
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.base import Engine
+from slrt_dask.engine.cluster import ClusterEngine
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.placement import Place, cluster_places
+from slrt_dask.engine.plan import Plan, WorkerPlan, plan_fit
+from slrt_dask.errors import InvalidInput, MemoryBudgetExceeded
+from slrt_dask.newcomers import Newcomers
+from slrt_dask.pipeline import Fit
+
+logger = logging.getLogger("slrt_dask")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Observations, settings, and where they may be computed with."""
+
+    store: ObservationStore
+    settings: FitSettings
+    connection: Connection | None
+    memory_limit: int | str | None
+    threads: int | None
+    validation: ObservationStore | None
+
+    def plan(self) -> Plan:
+        """The plan for the workers that there are now; refused if it does not fit."""
+        plan = plan_of(
+            self.store,
+            self.settings,
+            client=None if self.connection is None else self.connection.client,
+            memory_limit=self.memory_limit,
+            threads=self.threads,
+            held_out=0 if self.validation is None else self.validation.nnz,
+        )
+        plan.check()
+        return plan
+
+    @contextlib.contextmanager
+    def fitting(self) -> Iterator[Fit]:
+        """A fit whose observations are loaded, for as long as the context lasts."""
+        plan = self.plan()
+        logger.info("plan\n%s", plan)
+        self._tell_who_is_left_out(plan)
+        began = time.monotonic()
+        # A BLAS that starts threads for the driver's small matrices leaves them spinning on the
+        # cores which the kernels need: two threads were then no faster than one.
+        with threadpool_limits(limits=1, user_api="blas"), self._engine(plan) as engine:
+            newcomers = None
+            if self.connection is not None:
+                newcomers = Newcomers(self._plan_anew, plan, time.monotonic() - began)
+            yield Fit.of(
+                engine, self.settings, self._offset, self.validation is not None, newcomers
+            )
+
+    def _tell_who_is_left_out(self, plan: Plan) -> None:
+        if self.connection is not None:
+            left_out = len(cluster_places(self.connection.client)) - plan.available
+            if left_out > 0:
+                logger.warning("%d workers are too small for a share and left out", left_out)
+
+    def _plan_anew(self) -> Plan:
+        assert self.connection is not None
+        self.connection.ask_for_lost_workers()
+        return self.plan()
+
+    @property
+    def _offset(self) -> float:
+        return self.store.mean if self.settings.center else 0.0
+
+    def _engine(self, plan: Plan) -> Engine:
+        if self.connection is not None:
+            return ClusterEngine(
+                self.store,
+                self.connection.client,
+                precision=self.settings.precision,
+                offset=self._offset,
+                validation=self.validation,
+                streamed={
+                    str(worker.place.address): worker.block_entries
+                    for worker in plan.workers
+                    if worker.block_entries is not None
+                },
+                places=[worker.place for worker in plan.workers],
+            )
+        here = plan.workers[0]
+        streaming = None
+        if here.block_entries is not None:
+            streaming = Streaming(here.block_entries, dask.config.get("temporary-directory", None))
+        return LocalEngine(
+            self.store,
+            threads=here.place.threads,
+            precision=self.settings.precision,
+            offset=self._offset,
+            validation=self.validation,
+            streaming=streaming,
+        )
+
+
+def plan_of(
+    store: ObservationStore,
+    settings: FitSettings,
+    *,
+    client: distributed.Client | None = None,
+    memory_limit: int | str | None = None,
+    threads: int | None = None,
+    held_out: int = 0,
+) -> Plan:
+    """What a fit with these settings would need, on a client's workers or in this process."""
+    limit = None if memory_limit is None else _bytes_of(memory_limit)
+    if client is None:
+        places = [Place(None, _threads_or_all(threads), int(MEMORY_LIMIT))]
+    else:
+        places = cluster_places(client)
+    if limit is not None:
+        places = [replace(place, memory_limit=limit) for place in places]
+
+    def planned(places: list[Place]) -> Plan:
+        value_bytes = 8 if settings.precision == "float64" else 4
+        return plan_fit(
+            store.header, settings.ranks, places=places, value_bytes=value_bytes, held_out=held_out
+        )
+
+    return _on_those_that_fit(planned, places)
+
+
+def _on_those_that_fit(planned: Callable[[list[Place]], Plan], places: list[Place]) -> Plan:
+    """Leave out workers too small for their share, if the others can take it.
+
+    If they cannot, the plan is the one for all, so that it is refused with its numbers.
+    """
+    first = plan = planned(places)
+    while small := [worker.place for worker in plan.workers if not _fits(worker)]:
+        places = [place for place in places if place not in small]
+        if not places:
+            return first
+        plan = planned(places)
+    return plan
+
+
+def _fits(worker: WorkerPlan) -> bool:
+    with contextlib.suppress(MemoryBudgetExceeded):
+        worker.check(0, 0)
+        return True
+    return False
+
+
+def _bytes_of(memory_limit: int | str) -> int:
+    try:
+        count = int(parse_bytes(memory_limit))
+    except (ValueError, TypeError):
+        count = 0
+    if count <= 0:
+        raise InvalidInput(f"memory_limit is {memory_limit!r}; give bytes, or a size like '4GB'")
+    return count
+
+
+def _threads_or_all(threads: int | None) -> int:
+    if threads is None:
+        return (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
+    if threads < 1:
+        raise InvalidInput(f"threads is {threads}; give at least 1")
+    return threads

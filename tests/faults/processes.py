@@ -1,0 +1,105 @@
+"""Schedulers, workers and drivers as real processes that are quick to start, to be killed.
+
+They are forked from a process that has imported everything and compiled the kernels already, so
+that a test can afford to kill many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import distributed
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["tests.faults.warm"])
+SECONDS_TO_REACH = 60.0
+
+
+def wait_until(condition, process=None, seconds=SECONDS_TO_REACH):
+    """Until something is the case; a process on which it depends must not end before."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.is_alive(), f"ended with {process.exitcode}"
+        assert time.monotonic() < end
+        os.sched_yield()
+
+
+def start(target, *arguments, **options):
+    """A process that calls target(*arguments, **options)."""
+    process = FORKED.Process(target=target, args=arguments, kwargs=options, daemon=True)
+    process.start()
+    return process
+
+
+def kill(process):
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+class Cluster:
+    """A scheduler with its workers, each a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._started = 0
+        self._port = 0
+        self.scheduler = None
+        self.address = ""
+        self.workers = {}
+        """Processes by address."""
+
+    def start_scheduler(self):
+        """On the port that it had before, if there was one."""
+        self.scheduler, self.address = self._start(
+            "Scheduler", {"port": self._port, "dashboard_address": ":0"}
+        )
+        self._port = int(self.address.rsplit(":", 1)[1])
+
+    def start_worker(self, **options):
+        """Another worker, registered; its address."""
+        process, address = self._start(
+            "Worker", {"scheduler_ip": self.address, "nthreads": 1, "memory_limit": 0, **options}
+        )
+        self.workers[address] = process
+        return address
+
+    def kill_worker(self, address):
+        kill(self.workers.pop(address))
+
+    def kill_scheduler(self):
+        kill(self.scheduler)
+
+    def close(self):
+        for process in (*self.workers.values(), self.scheduler):
+            if process is not None and process.is_alive():
+                kill(process)
+
+    def _start(self, kind, options):
+        self._started += 1
+        told = self._directory / f"{kind}-{self._started}"
+        common = {"host": "127.0.0.1", "dashboard": False, "local_directory": str(self._directory)}
+        if kind == "Scheduler":
+            del common["local_directory"]
+        process = start(_serve, kind, str(told), {**common, **options})
+        wait_until(told.exists, process)
+        return process, told.read_text()
+
+
+def _serve(kind, told, options):
+    """Be a scheduler or a worker until killed; a file says the address when it is ready."""
+    logging.disable(logging.CRITICAL)
+
+    async def serve():
+        async with getattr(distributed, kind)(**options) as server:
+            Path(told + ".part").write_text(server.address)
+            os.replace(told + ".part", told)
+            await server.finished()
+
+    asyncio.run(serve())
