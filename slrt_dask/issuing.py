@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 DAYS = 365
 # Clocks of a cluster's machines differ a little.
 EARLIER = datetime.timedelta(hours=1)
-_HOST_NAME = re.compile(
-    r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*"
-)
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 
 def make_certificates(
