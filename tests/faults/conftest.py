@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import distributed
 import numpy as np
 import pytest
@@ -11,6 +13,21 @@ from tests.faults.processes import Cluster
 
 RANKS = (3, 3, 2)
 OPTIONS = {"C": 0.1, "max_iterations": 4, "gap_tolerance": 1e-3, "gradient_tolerance": 0.0}
+
+
+def at_iteration(number, act):
+    """An observer that does something once, at an iteration."""
+    left = [act]
+
+    def on_record(record, state):
+        if record.iteration == number and left:
+            left.pop()()
+
+    return SimpleNamespace(on_record=on_record)
+
+
+def events_of(done):
+    return [record.event for record in done.records if record.event]
 
 
 @pytest.fixture(scope="session")

@@ -14,24 +14,9 @@ import slrt_dask as slrt
 from slrt_dask import newcomers, recovery
 from slrt_dask.engine import watch
 from slrt_dask.errors import ClusterLost
-from tests.faults.conftest import OPTIONS, RANKS
+from tests.faults.conftest import OPTIONS, RANKS, at_iteration, events_of
 from tests.faults.phases import Phases
 from tests.faults.processes import start, wait_until
-
-
-def at_iteration(number, act):
-    """An observer that does something once, at an iteration."""
-    left = [act]
-
-    def on_record(record, state):
-        if record.iteration == number and left:
-            left.pop()()
-
-    return SimpleNamespace(on_record=on_record)
-
-
-def events_of(done):
-    return [record.event for record in done.records if record.event]
 
 
 def workers_in_use(client):
