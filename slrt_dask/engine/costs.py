@@ -18,6 +18,9 @@ OPEN_VECTORS = 6
 """Vectors of a block that one step has in hand at most: the solution, r, p, s, w and b."""
 ROOMS = 3
 """Blocks that a streaming thread has in memory: read, computed, written."""
+DRIVER_FACTORS = 30
+"""Sets of factors in a driver's hands: point, gradient and direction of several iterations, and
+what the optimiser makes of them; a trust region's inner solve has the most."""
 RUNTIME_BYTES = 350 * 2**20
 """The interpreter with its libraries, after compiling the kernels: 327 MB were measured."""
 
@@ -73,6 +76,17 @@ class Costs:
         """Of one set of the slab mode's fibre sums."""
         return self.fibres * padded_width(self.ranks[self.header.slab_mode]) * 8
 
+    @property
+    def factor_bytes(self) -> int:
+        """Of one matrix per mode, padded as the kernels want it."""
+        lengths = zip(self.header.shape, self.ranks, strict=True)
+        return sum(length * padded_width(rank) * 8 for length, rank in lengths)
+
+    @property
+    def driver(self) -> int:
+        """Of a driver whose blocks are on workers."""
+        return RUNTIME_BYTES + DRIVER_FACTORS * self.factor_bytes
+
     def resident(self, entries: int, threads: int) -> WorkerBytes:
         """With all blocks in memory."""
         observations = entries * (self.index_bytes + 2 * self.value_bytes)
@@ -111,10 +125,7 @@ class Costs:
         # Reading a partition, or writing its dual, holds its columns once more.
         largest = max(part.count for part in header.partitions)
         buffers += largest * (len(header.shape) * header.index_dtype.itemsize + 24)
-        factors = sum(
-            n * padded_width(r) * 8 for n, r in zip(header.shape, self.ranks, strict=True)
-        )
-        return buffers + 6 * factors * (threads + 1)
+        return buffers + 6 * self.factor_bytes * (threads + 1)
 
     def _queries(self, entries: int) -> int:
         """Held-out entries have columns, fibre numbers and values."""

@@ -48,6 +48,7 @@ class Plan:
 
     workers : the places that get some of them
     exchange_bytes : what crosses between workers in one inner iteration, in all
+    driver : bytes in the process that has the plan, where that is not a worker itself
     better_slab_mode : a mode along which less would cross, if there is one
     """
 
@@ -58,6 +59,7 @@ class Plan:
     better_slab_mode: int | None
     available: int
     partitions: int
+    driver: int
 
     @property
     def largest(self) -> WorkerBytes:
@@ -83,10 +85,16 @@ class Plan:
             f"buffers           {readable(needed.buffers)}",
             f"runtime           {readable(needed.runtime)}",
             f"total per worker  {readable(needed.total)}",
+            *self._driver(),
             f"network           {readable(self.exchange_bytes)} an inner iteration",
             f"blocks            {self._where()}",
         ]
         return "\n".join(lines)
+
+    def _driver(self) -> list[str]:
+        if self.workers[0].place.address is None:
+            return []
+        return [f"driver            {readable(self.driver)}"]
 
     def _occupied(self) -> str:
         if len(self.workers) == self.available:
@@ -138,6 +146,7 @@ def plan_fit(
         better,
         len(places),
         len(header.partitions),
+        costs.driver,
     )
 
 

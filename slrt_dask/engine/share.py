@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any
@@ -38,6 +39,8 @@ class Share:
         self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
         self._position: tuple[int, int] = (-1, 0)
         self._answer: Any = None
+        self.busy_seconds = 0.0
+        """Seconds spent in rounds so far: kernels, and waiting for files."""
         # A step of an abandoned run may still be running when the next run's first one arrives.
         self._busy = threading.Lock()
 
@@ -92,7 +95,9 @@ class Share:
                 f"round {round_number} of run {run} was asked for, but this worker stands at round "
                 f"{self._position[1]} of run {self._position[0]}"
             )
+        began = time.perf_counter()
         self._answer = self.contribute(program, message)
+        self.busy_seconds += time.perf_counter() - began
         self._position = position
         return self._answer
 

@@ -1,0 +1,224 @@
+"""Measure what happens to a sweep as the problem and the cluster grow, and that memory holds.
+
+    python pipelines/bench/scale.py DIRECTORY                      about ten minutes, 15 GB of disk
+    python pipelines/bench/scale.py DIRECTORY --entries 10000000   a tenth of that
+
+Three questions, in one run, with tensors of one density whose first mode grows with the entries:
+
+- Does a sweep cost the same per entry, however many entries there are (one thread, in memory)?
+- On two workers: how much faster than on one, and how much of the time is not kernels?
+- Two workers with 1 GiB each: do ingest and a fit of all the entries stay within their plans, and
+  how fast are streamed sweeps beside those in memory?
+
+A sweep is one inner iteration: all of its products, vector updates and sums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client, LocalCluster
+from threadpoolctl import threadpool_limits
+
+import slrt_dask as slrt
+from slrt_dask.config import FitSettings
+from slrt_dask.data import from_batches, low_rank_observations
+from slrt_dask.dual.inner import ConjugateGradient
+from slrt_dask.dual.operator import Factors
+from slrt_dask.engine.base import Engine
+from slrt_dask.engine.cluster import ClusterEngine
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.plan import readable
+from slrt_dask.request import plan_of
+
+RANKS = (10, 10, 10)
+WIDTHS = (1000, 500)
+DENSITY = 0.005
+WORKER_LIMIT = "1GiB"
+
+
+def shape_of(entries: int) -> tuple[int, ...]:
+    """A tensor of the same density for any number of entries."""
+    return (max(1, round(entries / DENSITY / WIDTHS[0] / WIDTHS[1])), *WIDTHS)
+
+
+def store_of(directory: Path, entries: int) -> slrt.ObservationStore:
+    """The store with so many entries, made in a process of its own if it is not there yet."""
+    path = directory / f"entries-{entries}"
+    if not path.exists():
+        subprocess.run([sys.executable, __file__, str(path), "--make", str(entries)], check=True)
+    return slrt.open_store(path)
+
+
+def make(path: Path, entries: int) -> None:
+    """Make a store and tell what that took."""
+    began = time.perf_counter()
+    shape = shape_of(entries)
+    batches = low_rank_observations(shape, RANKS, entries, seed=0, noise=0.1)
+    from_batches(path, batches, shape, slab_mode=0)
+    seconds = time.perf_counter() - began
+    print(
+        f"made {entries:,} entries: {entries / seconds / 1e6:.2f} M entries/s, "
+        f"peak {readable(peak_bytes())}",
+        flush=True,
+    )
+
+
+def peak_bytes(dask_worker: Any = None) -> int:
+    """The most memory this process has had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def solver(engine: Engine, iterations: int) -> Callable[[], None]:
+    """A call that makes some iterations of the inner solve, each with one sweep."""
+    generator = np.random.default_rng(0)
+    shape = engine.store.shape
+    factors = Factors.of(
+        tuple(generator.standard_normal((n, r)) / n for n, r in zip(shape, RANKS, strict=True))
+    )
+    program = ConjugateGradient(
+        factors, (1.0,) * len(shape), engine.store.slab_mode, 1e-6, "solution", None, None, 0.0,
+        iterations,
+    )  # fmt: skip
+    return lambda: engine.run(program)
+
+
+def seconds_of(call: Callable[[], None], repeats: int = 3) -> float:
+    """Median seconds of a call, after one that is not counted."""
+    call()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def linear_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
+    """Nanoseconds of a sweep per entry, in memory with one thread, for each size."""
+    rows, first = [], 0.0
+    for entries in sizes:
+        iterations = max(3, min(50, 20_000_000 // entries))
+        with LocalEngine(store_of(directory, entries), threads=1) as engine:
+            seconds = seconds_of(solver(engine, iterations))
+        each = 1e9 * seconds / iterations / entries
+        first = first or each
+        rows.append((f"sweep of {entries:,} entries", f"{each:.1f} ns/entry, {each / first:.2f} ×"))
+    return rows
+
+
+def busy_seconds(share: Any) -> float:
+    return float(share.busy_seconds)
+
+
+def cluster_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
+    """Two workers against one, in turns, and the share of orchestration."""
+    entries, iterations = sizes[1], 20
+    store, rows, medians = store_of(directory, entries), [], {}
+    with (
+        cluster(1, 0) as lone, ClusterEngine(store, lone) as one,
+        cluster(2, 0) as pair, ClusterEngine(store, pair) as two,
+    ):  # fmt: skip
+        measured = {1: [], 2: []}
+        for repeat in range(6):
+            for workers, engine in ((1, one), (2, two)):
+                times = timed(engine, solver(engine, iterations))
+                measured[workers] += [times] if repeat else []
+    for workers, times in measured.items():
+        medians[workers] = statistics.median(whole for whole, _ in times)
+        outside = statistics.median(1 - busy / whole for whole, busy in times)
+        each = f"{1e3 * medians[workers] / iterations:.0f} ms a sweep"
+        rows.append(
+            (
+                f"{workers} worker(s), {entries:,} entries",
+                f"{each}, of which {100 * outside:.1f} % is not kernels",
+            )
+        )
+    return [*rows, ("two workers against one", f"{medians[1] / medians[2]:.2f} ×")]
+
+
+def timed(engine: Engine, solve: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of a solve, and how many of them the busiest worker computed."""
+    before, began = engine.on_shares(busy_seconds), time.perf_counter()
+    solve()
+    whole = time.perf_counter() - began
+    after = engine.on_shares(busy_seconds)
+    return whole, max(b - a for a, b in zip(before, after, strict=True))
+
+
+def streamed_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
+    """A fit on two small workers: throughput, and peaks beside their plan."""
+    _, fewer, entries = sizes
+    store, iterations = store_of(directory, entries), 4
+    settings = FitSettings(ranks=RANKS, C=1.0)
+    with cluster(2, 0) as client, ClusterEngine(store_of(directory, fewer), client) as engine:
+        resident = 10 * iterations * fewer / seconds_of(solver(engine, 10 * iterations))
+    with cluster(2, WORKER_LIMIT) as client:
+        plan = plan_of(store, settings, client=client)
+        print(plan, flush=True)
+        streamed = {str(w.place.address): w.block_entries for w in plan.workers if w.block_entries}
+        with ClusterEngine(store, client, streamed=streamed) as engine:
+            speed = iterations * entries / seconds_of(solver(engine, iterations))
+        began = time.perf_counter()
+        done = slrt.complete(store, RANKS, C=1.0, max_iterations=3, client=client)
+        took = time.perf_counter() - began
+        peaks = list(client.run(peak_bytes).values())
+    sweeps = sum(record.sweeps for record in done.records)
+    return [
+        (f"streamed, {entries:,} entries", f"{speed / 1e6:.0f} M entries/s"),
+        ("streamed against in memory", f"{speed / resident:.2f} ×"),
+        ("three outer iterations", f"{took:.0f} s, {sweeps} sweeps"),
+        ("peak of each worker", ", ".join(map(readable, peaks))),
+        ("planned", readable(plan.largest.total)),
+        ("peak of the driver", f"{readable(peak_bytes())} (planned {readable(plan.driver)})"),
+    ]
+
+
+@contextlib.contextmanager
+def cluster(workers: int, memory_limit: Any) -> Iterator[Client]:
+    options = {"memory_limit": memory_limit, "dashboard_address": None}
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, **options) as made,
+        Client(made, set_as_default=False) as client,
+    ):
+        yield client
+
+
+MEASUREMENTS = {"linear": linear_rows, "cluster": cluster_rows, "streamed": streamed_rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure how sweeps scale.")
+    parser.add_argument("directory", type=Path, help="where stores are made, and kept")
+    parser.add_argument("--entries", type=int, default=100_000_000, help="the largest store")
+    parser.add_argument("--only", choices=list(MEASUREMENTS), help="one of the questions")
+    parser.add_argument("--make", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.make:
+        make(options.directory, options.make)
+        return
+    options.directory.mkdir(parents=True, exist_ok=True)
+    sizes = [options.entries // 100, options.entries // 10, options.entries]
+    if options.only:
+        with threadpool_limits(limits=1, user_api="blas"):
+            rows = MEASUREMENTS[options.only](options.directory, sizes)
+        for what, measured in rows:
+            print(f"| {what} | {measured} |", flush=True)
+        return
+    for question in MEASUREMENTS:
+        # Each in a process of its own, so that peaks are its own.
+        subprocess.run([sys.executable, *sys.argv, "--only", question], check=True)
+
+
+if __name__ == "__main__":
+    main()
