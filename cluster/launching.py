@@ -17,7 +17,10 @@ from network import Network
 from processes import Processes
 
 SECONDS_TO_START = 120
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Ctrl-C, an order to end, and the terminal's end, which not every system has.
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
 class Workers(ABC):
@@ -86,12 +89,15 @@ def run(network: Network, workers: Workers) -> int:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Let a TERM signal do what Ctrl-C does, and in the end let both do what they did before."""
+    """Let all do what Ctrl-C does, but for those that are ignored on purpose (nohup)."""
 
     def interrupted(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    previous = {number: signal.signal(number, interrupted) for number in SIGNALS}
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in previous.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, interrupted)
     try:
         yield
     finally:
@@ -140,10 +146,10 @@ def _wait_for_workers(
 def _tell(address: str, network: Network, count: int) -> None:
     """The address on standard output, for programs; the rest is for people."""
     tls = "" if network.certificates is None else f" --tls {network.certificates.path}"
+    ready = "1 worker is ready" if count == 1 else f"{count} workers are ready"
     print(address, flush=True)
     print(
-        f"{count} workers are ready; use them with: slrt-dask fit … --scheduler {address}{tls}\n"
-        "Stop them with Ctrl-C.",
+        f"{ready}: slrt-dask fit … --scheduler {address}{tls}\nStop with Ctrl-C.",
         file=sys.stderr,
         flush=True,
     )

@@ -47,7 +47,7 @@ class Jobs(Workers):
                 asyncio.run(job.start())
             except (RuntimeError, ValueError) as error:
                 raise SystemExit(f"SLURM did not take a job. {error}") from None
-        print(f"{self.options.jobs} jobs are submitted", file=sys.stderr, flush=True)
+        print(f"jobs submitted: {self.options.jobs}", file=sys.stderr, flush=True)
         return int(self.options.jobs * self.options.workers_per_job)
 
     def ended(self) -> list[str]:

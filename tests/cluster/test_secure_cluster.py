@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import dask
 import numpy as np
 import psutil
 import pytest
+import yaml
 from distributed import Client, Security
 
 import slrt_dask
@@ -67,6 +69,13 @@ def test_a_fit_over_tls_gives_the_same_answer(address, certificates, run_command
 
 def test_a_plan_sees_the_workers(plan, certificates):
     said, _ = plan("--tls", certificates.path)
+    assert "workers           2" in said.stdout, said.stderr
+
+
+def test_certificates_may_come_from_dask_s_configuration(plan, certificates):
+    config = yaml.safe_load((certificates.path / "dask.yaml").read_text())
+    with dask.config.set(dask.config.merge(dask.config.config, config)):
+        said, _ = plan()
     assert "workers           2" in said.stdout, said.stderr
 
 
@@ -141,6 +150,15 @@ def test_nothing_listens_beyond_this_machine(cluster):
     ]
     assert len(listening) >= 6
     assert set(listening) == {"127.0.0.1"}
+
+
+def test_the_end_of_its_terminal_ends_a_cluster(certificates):
+    with launched("local", "--workers", "1", "--tls", certificates.path) as (process, _):
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30) == 0
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert (len(started) >= 3, alive) == (True, [])
 
 
 def test_workers_of_one_command_can_use_certificates_too(run_command, store, certificates):
