@@ -18,6 +18,8 @@ from distributed import Client, Security
 import slrt_dask
 from tests.cluster.conftest import FIT, environment, launched
 
+SOON = 15
+"""Seconds within which a refusal comes, on a busy machine; it takes milliseconds."""
 FEW = (*FIT, "--max-iterations", "2", "--gap-tolerance", "0")
 
 
@@ -91,7 +93,7 @@ def test_without_a_certificate_nobody_gets_in(address, plan):
     assert said.exit_code == 1
     assert said.stderr.startswith(f"error: the scheduler at {address} asks for a certificate")
     assert "--tls DIRECTORY" in said.stderr
-    assert seconds < 2
+    assert seconds < SOON
 
 
 def test_without_encryption_nobody_gets_in(address, plan):
@@ -100,7 +102,7 @@ def test_without_encryption_nobody_gets_in(address, plan):
     assert said.exit_code == 1
     assert f"what listens at {plain} does not speak with this client" in said.stderr
     assert "tls://" in said.stderr
-    assert seconds < 5
+    assert seconds < SOON
     with pytest.raises(OSError, match=r"closed|reset|Timed out"):
         Client(plain, timeout=5)
 
@@ -109,7 +111,7 @@ def test_with_the_certificate_of_another_cluster_nobody_gets_in(plan, other_cert
     said, seconds = plan("--tls", other_certificates.path)
     assert said.exit_code == 1
     assert "does not accept these certificates" in said.stderr
-    assert seconds < 5
+    assert seconds < SOON
 
 
 def test_knowing_the_right_authority_is_not_enough(address, certificates, other_certificates):
@@ -123,7 +125,7 @@ def test_knowing_the_right_authority_is_not_enough(address, certificates, other_
     began = time.monotonic()
     with pytest.raises(OSError, match=r"closed|reset|Timed out"):
         Client(address, security=stranger, timeout=5)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < SOON
 
 
 def test_a_worker_without_a_certificate_of_the_cluster_is_turned_away(
@@ -177,7 +179,7 @@ def test_whatever_does_not_answer_is_given_up(run_command, store, monkeypatch):
         said = run_command("plan", store.path, "--ranks", "4,4,3", "--scheduler", address)
     assert said.exit_code == 1
     assert "does not speak with this client" in said.stderr
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < SOON
 
 
 @pytest.mark.parametrize(
