@@ -230,6 +230,21 @@ def test_saving_and_loading_keeps_everything(done, tmp_path):
     assert repr(loaded) == repr(done)
 
 
+def test_the_completion_of_a_run_is_loaded_by_the_path_of_either(plain):
+    run = Path(plain.path).parent
+    assert (run / "settings.json").exists()
+    for path in (run, str(run), plain.path, f"file://{run}"):
+        loaded = slrt.load_completion(path)
+        assert (loaded.path, loaded.header.digest) == (plain.path, plain.header.digest)
+
+
+def test_a_run_without_a_completion_says_so(plain, tmp_path):
+    shutil.copytree(Path(plain.path).parent, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "completion")
+    with pytest.raises(StoreNotFound, match=r"run in .*run has no completion: .*resume it"):
+        slrt.load_completion(tmp_path / "run")
+
+
 def test_a_completion_is_never_written_over_another(plain, tmp_path):
     plain.save(tmp_path / "saved")
     with pytest.raises(StoreExists, match="saved"):

@@ -262,7 +262,12 @@ BAD_FILES = {
     "a duplicate": (
         "x.tns",
         "1 1 1.5\n# again\n1 1 2.5\n",
-        [r"index \(1, 1\) \(counting from 1\)", "line 1 and line 3"],
+        [
+            r"index \(1, 1\) \(counting from 1\)",
+            "line 1 and line 3",
+            'duplicates="mean", "sum" or "last"',
+            "--duplicates mean",
+        ],
     ),
     "two columns": ("x.csv", "0,1.5\n1,2.5\n", ["2 columns", "delimiter"]),
     "a header alone": ("x.csv", "i,j,v\n", ["no observations"]),
@@ -286,6 +291,23 @@ def test_a_file_of_rubbish_is_refused(tmp_path, file_name):
     with pytest.raises(InvalidInput, match="x"):
         from_file(tmp_path / "store", tmp_path / file_name)
     check_nothing_left(tmp_path, [file_name])
+
+
+def test_a_large_file_of_objects_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.full((400, 400), {}, dtype=object), allow_pickle=True)
+    with (tmp_path / "x.npy").open("ab") as file:
+        file.truncate(2**21)
+    with pytest.raises(InvalidInput, match=r"x\.npy holds no array of numbers .*Python objects"):
+        from_file(tmp_path / "store", tmp_path / "x.npy")
+    check_nothing_left(tmp_path, ["x.npy"])
+
+
+def test_a_large_file_that_ends_early_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((600, 600)))
+    with (tmp_path / "x.npy").open("ab") as file:
+        file.truncate(2**21)
+    with pytest.raises(InvalidInput, match=r"x\.npy holds no array of numbers"):
+        from_file(tmp_path / "store", tmp_path / "x.npy")
 
 
 def test_an_unknown_file_type_lists_the_known_ones(tmp_path):
