@@ -5,6 +5,7 @@ This changes when another file type is supported; how a type is read is its own 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -65,7 +66,9 @@ def from_file(
         dimension_names=dimension_names,
         progress=progress,
     )
-    file = location.normal_path(source)
+    given = os.fspath(source)
+    # A local one is called what the caller called it.
+    file = location.normal_path(given) if location.is_url(given) else given
     reader = _reader(file, key, delimiter)
     if not location.exists(file):
         raise InvalidInput(f"there is no file {file}; check its name.")

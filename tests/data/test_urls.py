@@ -34,7 +34,7 @@ from tests.data.helpers import coo_store, entries, tensor_with_holes
 
 fsspec = pytest.importorskip("fsspec")
 SHAPE, RANKS = (9, 8, 7), (2, 2, 2)
-FIT = {"C": 1.0, "max_iterations": 2, "gap_tolerance": 0.0, "gradient_tolerance": 0.0}
+FIT = {"C": 1.0, "max_iterations": 1, "gap_tolerance": 0.0, "gradient_tolerance": 0.0}
 PLACES = np.indices(SHAPE).reshape(3, -1)
 KEYS = {
     "AWS_ACCESS_KEY_ID": "testing",
