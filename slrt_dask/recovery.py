@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -63,6 +64,7 @@ def persist(
                     f"last time because {error}; {remedy}"
                 ) from error
             _note(events, f"{error}; began again from iteration {max(safe, 0)}", logging.WARNING)
+            _clear_frames(error)
             wait_until_placed(connection, plan, remedy)
 
 
@@ -82,6 +84,13 @@ def wait_until_placed(connection: Connection, plan: Callable[[], Any], remedy: s
             time.sleep(RETRY_SECONDS)
         else:
             return
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Let go of what the lost attempt had in hand: dask keeps errors, and they their frames."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _note(events: list[str], event: str, level: int) -> None:

@@ -76,7 +76,8 @@ class Request:
         if self.connection is not None:
             left_out = len(cluster_places(self.connection.client)) - plan.available
             if left_out > 0:
-                logger.warning("%d workers are too small for a share and left out", left_out)
+                which = "worker is" if left_out == 1 else "workers are"
+                logger.warning("%d %s too small for a share and left out", left_out, which)
 
     def _plan_anew(self) -> Plan:
         assert self.connection is not None

@@ -25,6 +25,7 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine import tasks
 from slrt_dask.engine.assignment import Assignment, Streaming
 from slrt_dask.engine.base import Engine
+from slrt_dask.engine.graphs import PinnedGraph, Submitter
 from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
 from slrt_dask.engine.program import Program
 from slrt_dask.engine.watch import ANSWER_SECONDS, Watch, known_workers, usable_workers
@@ -70,6 +71,7 @@ class ClusterEngine(Engine):
         self._workers: list[str] = []
         self._loads: list[Any] = []
         self._watch = Watch(client)
+        self._submitter = Submitter(client)
         places = cluster_places(client) if places is None else places
         try:
             with self._losses_named():
@@ -124,29 +126,12 @@ class ClusterEngine(Engine):
                 self._watch.look(self._workers)
 
     def _submit(self, label: str, worker: str, task: Callable[..., Any], *args: Any) -> Any:
-        return self._client.submit(
-            task,
-            *args,
-            key=f"slrt-{label}-{uuid.uuid4().hex}",
-            workers=[worker],
-            allow_other_workers=False,
-            pure=False,
-        )
+        return self._submitter.submit(label, worker, task, *args)
 
-    def _scatter(self, *values: Any) -> Any:
-        """Values on the first worker, as data that dask cannot, and so does not try to, remake.
-
-        A chain that begins so is forgotten link by link; one that begins with a task is kept whole.
-        """
-        scatter = partial(
-            self._client.scatter,
-            list(values),
-            workers=self._workers[:1],
-            hash=False,
-            asynchronous=True,
-        )
+    def _scatter(self, **values: Any) -> list[Any]:
+        """Put values on the first worker; their futures."""
         try:
-            return self._client.sync(scatter, callback_timeout=ANSWER_SECONDS)
+            return self._submitter.scatter(self._workers[0], values, ANSWER_SECONDS)
         except (OSError, RuntimeError, AttributeError, KeyError) as error:
             self._watch.look(self._workers)
             raise StateLost(f"the worker {self._workers[0]} took nothing ({error})") from error
@@ -162,37 +147,34 @@ class ClusterEngine(Engine):
             arguments = (self._name, self._run_number, discard, program)
             task = self._submit(program.label, self._workers[0], tasks.run_whole, *arguments)
             return self._result(task)
-        shared, message = self._scatter(program, program.first())
-        round_number, ahead = 0, program.expected_rounds()
+        shared, message = self._scatter(program=program, message=program.first())
+        first, ahead = 0, program.expected_rounds()
         while True:
-            for _ in range(ahead):
-                position = (self._run_number, round_number)
-                message = self._submit_round(program.label, shared, message, position, discard)
-                round_number += 1
-            ending = self._result(self._submit("look", self._workers[0], tasks.ending, message))
+            rounds = range(first, first + ahead)
+            message, look = self._submit_rounds(program.label, shared, message, rounds, discard)
+            ending = self._result(look)
             if ending is not None:
                 return ending.outcome
-            ahead = min(2 * ahead, MOST_ROUNDS_AT_ONCE)
+            first, ahead = first + ahead, min(2 * ahead, MOST_ROUNDS_AT_ONCE)
 
-    def _submit_round(
-        self, label: str, shared: Any, message: Any, position: Any, discard: tuple[str, ...]
-    ) -> Any:
-        arguments = (self._name, position, discard, shared, message)
-        parts = [
-            (worker, self._submit(label, worker, tasks.step, *arguments))
-            for worker in self._workers
-        ]
-        while len(parts) > FAN_IN:
-            groups = [parts[i : i + FAN_IN] for i in range(0, len(parts), FAN_IN)]
-            parts = [self._submit_sum(shared, group) for group in groups]
-        sums = [part for _, part in parts]
-        return self._submit("advance", self._workers[0], tasks.advance, shared, message, *sums)
-
-    def _submit_sum(self, shared: Any, group: list[tuple[str, Any]]) -> tuple[str, Any]:
-        """Add where one of the parts is: every worker has room for that, others might not."""
-        worker = group[0][0]
-        parts = [part for _, part in group]
-        return worker, self._submit("reduce", worker, tasks.combine, shared, *parts)
+    def _submit_rounds(
+        self, label: str, shared: Any, message: Any, rounds: range, discard: tuple[str, ...]
+    ) -> list[Any]:
+        """Some rounds as one graph; the message after them, and whether it was the last."""
+        graph, root = PinnedGraph(), self._workers[0]
+        for number in rounds:
+            step = partial(tasks.step, self._name, (self._run_number, number), discard)
+            parts = [
+                (worker, graph.add(label, worker, step, shared, message))
+                for worker in self._workers
+            ]
+            while len(parts) > FAN_IN:
+                groups = [parts[i : i + FAN_IN] for i in range(0, len(parts), FAN_IN)]
+                parts = [_add_sum(graph, shared, group) for group in groups]
+            sums = [part for _, part in parts]
+            message = graph.add("advance", root, tasks.advance, shared, message, *sums)
+        look = graph.add("look", root, tasks.ending, message)
+        return self._submitter.submit_graph(graph, message, look)
 
     def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         with self._losses_named():
@@ -216,3 +198,10 @@ class ClusterEngine(Engine):
                 with contextlib.suppress(TimeoutError):
                     future.result(timeout=max(0.0, deadline - time.monotonic()))
         self._workers, self._loads = [], []
+        self._submitter.forget()
+
+
+def _add_sum(graph: PinnedGraph, shared: Any, group: list[tuple[str, str]]) -> tuple[str, str]:
+    """Add where one of the parts is: every worker of the fit has room for that."""
+    worker = group[0][0]
+    return worker, graph.add("reduce", worker, tasks.combine, shared, *(part for _, part in group))

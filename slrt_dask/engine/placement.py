@@ -20,14 +20,19 @@ class Place:
 
 
 def cluster_places(client: distributed.Client) -> list[Place]:
-    """The workers that can be used now, in the order of their addresses."""
+    """The workers that can be used now, those with the most threads first.
+
+    So a lost worker's successor, at another address, leaves the order of all sums as it was, and
+    with it the last bit of the answer.
+    """
     workers = usable_workers(known_workers(client))
     if not workers:
         raise NoWorkers("the cluster has no worker; start at least one, then try again")
-    return [
+    places = [
         Place(address, int(about["nthreads"]), int(about["memory_limit"] or 0) or None)
-        for address, about in sorted(workers.items())
+        for address, about in workers.items()
     ]
+    return sorted(places, key=lambda place: (-place.threads, place.address))
 
 
 def assign_partitions(counts: list[int], places: list[Place]) -> list[tuple[int, ...]]:

@@ -14,7 +14,7 @@ import distributed
 
 from slrt_dask.errors import ClusterLost, StateLost
 
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 10.0
 """How long a scheduler, or a worker through it, may take to answer a small question."""
 PAUSE_SECONDS = 20.0
 """How long a worker may be paused for memory before it counts as lost."""

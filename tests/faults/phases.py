@@ -30,7 +30,8 @@ CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
 class Phases:
     """Calls `befall(engine)` in each phase in turn, at the step of a drawn number.
 
-    A step is a task that is submitted, a round in this process, or a change of a file of the run.
+    A step is just before or after tasks are submitted, a round in this process, or a change of a
+    file of the run.
 
     plan : (phase, number) in the order wanted; numbers count from what befell before
     """
@@ -50,7 +51,9 @@ class Phases:
             (LocalEngine, "on_shares", lambda _, task, *__: ON_SHARES[task.__name__]),
         ):
             monkeypatch.setattr(owner, name, self._entering(getattr(owner, name), phase))
-        monkeypatch.setattr(ClusterEngine, "_submit", self._submitting(ClusterEngine._submit))
+        for name in ("_submit", "_submit_rounds"):
+            method = self._submitting(getattr(ClusterEngine, name))
+            monkeypatch.setattr(ClusterEngine, name, method)
         monkeypatch.setattr(Share, "contribute", self._stepping(Share.contribute))
 
     def watch_files(self):
@@ -74,12 +77,15 @@ class Phases:
         return entered
 
     def _submitting(self, method):
-        def submitted(engine, label, *rest):
-            if label != "unload":
-                self._step({*self._within} or {"loading"}, engine)
-            return method(engine, label, *rest)
+        def counted(engine, label, *rest):
+            if label == "unload":
+                return method(engine, label, *rest)
+            self._step({*self._within} or {"loading"}, engine)
+            submitted = method(engine, label, *rest)
+            self._step({*self._within} or {"loading"}, engine)
+            return submitted
 
-        return submitted
+        return counted
 
     def _stepping(self, method):
         def stepped(share, *rest):

@@ -14,6 +14,7 @@ import signal
 import time
 from pathlib import Path
 
+import dask
 import distributed
 
 FORKED = multiprocessing.get_context("forkserver")
@@ -55,18 +56,16 @@ class Cluster:
         self.workers = {}
         """Processes by address."""
 
-    def start_scheduler(self):
-        """On the port that it had before, if there was one."""
-        self.scheduler, self.address = self._start(
-            "Scheduler", {"port": self._port, "dashboard_address": ":0"}
-        )
+    def start_scheduler(self, **config):
+        """On the port that it had before, if there was one; with settings of dask."""
+        options = {"port": self._port, "dashboard_address": ":0"}
+        self.scheduler, self.address = self._start("Scheduler", options, config)
         self._port = int(self.address.rsplit(":", 1)[1])
 
-    def start_worker(self, **options):
+    def start_worker(self, config=None, **options):
         """Another worker, registered; its address."""
-        process, address = self._start(
-            "Worker", {"scheduler_ip": self.address, "nthreads": 1, "memory_limit": 0, **options}
-        )
+        options = {"scheduler_ip": self.address, "nthreads": 1, "memory_limit": 0, **options}
+        process, address = self._start("Worker", options, config)
         self.workers[address] = process
         return address
 
@@ -81,20 +80,21 @@ class Cluster:
             if process is not None and process.is_alive():
                 kill(process)
 
-    def _start(self, kind, options):
+    def _start(self, kind, options, config=None):
         self._started += 1
         told = self._directory / f"{kind}-{self._started}"
         common = {"host": "127.0.0.1", "dashboard": False, "local_directory": str(self._directory)}
         if kind == "Scheduler":
             del common["local_directory"]
-        process = start(_serve, kind, str(told), {**common, **options})
+        process = start(_serve, kind, str(told), {**common, **options}, config or {})
         wait_until(told.exists, process)
         return process, told.read_text()
 
 
-def _serve(kind, told, options):
+def _serve(kind, told, options, config):
     """Be a scheduler or a worker until killed; a file says the address when it is ready."""
     logging.disable(logging.CRITICAL)
+    dask.config.set(config)
 
     async def serve():
         async with getattr(distributed, kind)(**options) as server:
