@@ -41,15 +41,22 @@ class RunObserver:
         return records
 
 
-@dataclass(frozen=True)
 class MoveObserver:
     """Ends an attempt, at a checkpoint, when other workers would do clearly better."""
 
-    newcomers: Newcomers
-    checkpoints: CheckpointObserver
+    def __init__(self, newcomers: Newcomers, checkpoints: CheckpointObserver) -> None:
+        self._newcomers = newcomers
+        self._checkpoints = checkpoints
+        self._began: float | None = None
+        self._sweeps = 0
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
-        joined = self.newcomers.worth_moving()
+        if self._began is None:
+            self._began = record.seconds
+            return
+        self._sweeps += record.sweeps
+        sweep_seconds = (record.seconds - self._began) / max(1, self._sweeps)
+        joined = self._newcomers.worth_moving(sweep_seconds)
         if joined:
-            self.checkpoints.save(state)
+            self._checkpoints.save(state)
             raise WorkersJoined(joined)

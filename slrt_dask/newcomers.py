@@ -1,8 +1,8 @@
 """Whether workers that have joined since a fit was placed are worth placing it anew.
 
-Placing it anew means loading the observations once more, so it has to pay: the slowest worker's
-part of a sweep must become clearly shorter, and time since the last loading must dwarf its cost.
-This file changes when that judgement does.
+Placing it anew means loading the observations once more, so it has to pay: a sweep must be expected
+to take clearly less time than it was measured to take, and the time since the last loading must
+dwarf what that cost. This file changes when that judgement does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ LOOK_SECONDS = 2.0
 """At least so long between two looks at who is there."""
 WORTH = 0.2
 """By this part at least a sweep has to become shorter."""
+ROUND_SECONDS = 0.03
+"""What a round between workers takes, however little there is to compute; on one, there is none."""
 LOADINGS = 4.0
 """So many times as long as its loading took, a placement is kept at least."""
 
@@ -41,8 +43,11 @@ class Newcomers:
         self._clock = clock
         self._next_look = clock() + max(LOOK_SECONDS, LOADINGS * loading)
 
-    def worth_moving(self) -> str:
-        """Who has joined, if that is worth it; empty if nothing is to be done."""
+    def worth_moving(self, sweep_seconds: float) -> str:
+        """Who has joined, if that is worth it; empty if nothing is to be done.
+
+        sweep_seconds : what a sweep takes with the workers in use
+        """
         if self._clock() < self._next_look:
             return ""
         self._next_look = self._clock() + LOOK_SECONDS
@@ -50,7 +55,9 @@ class Newcomers:
             plan = self._plan()
         except (ClusterLost, NoWorkers, MemoryBudgetExceeded):
             return ""  # whatever is wrong there, the next task on a worker will meet it
-        if slowest_part(plan) > (1.0 - WORTH) * slowest_part(self._in_use):
+        computing = max(0.0, sweep_seconds - _exchange(self._in_use))
+        expected = computing * slowest_part(plan) / slowest_part(self._in_use) + _exchange(plan)
+        if expected > (1.0 - WORTH) * sweep_seconds:
             return ""
         joined = sorted(_addresses(plan) - _addresses(self._in_use))
         return f"the worker{'s' * (len(joined) != 1)} {', '.join(joined)} joined"
@@ -59,6 +66,10 @@ class Newcomers:
 def slowest_part(plan: Plan) -> float:
     """Entries per thread where there are the most: what a sweep has to wait for."""
     return max(worker.entries / worker.place.threads for worker in plan.workers)
+
+
+def _exchange(plan: Plan) -> float:
+    return ROUND_SECONDS if len(plan.workers) > 1 else 0.0
 
 
 def _addresses(plan: Plan) -> set[str]:

@@ -7,7 +7,7 @@ import pytest
 from slrt_dask.engine.placement import Place
 from slrt_dask.engine.plan import plan_fit
 from slrt_dask.errors import ClusterLost, MemoryBudgetExceeded, NoWorkers
-from slrt_dask.newcomers import LOADINGS, LOOK_SECONDS, Newcomers
+from slrt_dask.newcomers import LOADINGS, LOOK_SECONDS, ROUND_SECONDS, Newcomers
 from tests.oracles.dense import random_problem
 
 
@@ -24,10 +24,10 @@ def plan(store_of):
     return make
 
 
-def judged(before, now, *, loading=0.0, seconds=1e6):
-    """What is said so many seconds after loading."""
+def judged(before, now, *, loading=0.0, seconds=1e6, sweep=10.0):
+    """What is said so many seconds after loading, when a sweep takes so many."""
     times = iter([0.0, seconds, seconds])
-    return Newcomers(lambda: now, before, loading, clock=times.__next__).worth_moving()
+    return Newcomers(lambda: now, before, loading, clock=times.__next__).worth_moving(sweep)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,19 @@ def test_workers_that_make_sweeps_clearly_shorter_are_worth_it(before, now, plan
 )
 def test_what_changes_little_is_not_worth_it(before, now, plan):
     assert judged(plan(*before), plan(*now)) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "sweep", "worth"),
+    [
+        ((1,), 1.0 * ROUND_SECONDS, False),
+        ((1,), 5.0 * ROUND_SECONDS, True),
+        ((1, 1), 1.3 * ROUND_SECONDS, False),
+        ((1, 1), 9.0 * ROUND_SECONDS, True),
+    ],
+)
+def test_problems_for_which_sending_takes_longest_stay_where_they_are(before, sweep, worth, plan):
+    assert bool(judged(plan(*before), plan(1, 1, 1), sweep=sweep)) == worth
 
 
 def test_a_worker_for_which_there_is_no_partition_is_not_worth_it(plan):
@@ -67,7 +80,7 @@ def test_looks_are_some_time_apart(plan):
 
     times = iter([0.0, 10.0, 10.0, 10.0 + 0.5 * LOOK_SECONDS, 10.0 + 2 * LOOK_SECONDS, 20.0])
     newcomers = Newcomers(look, plan(1), 0.0, clock=times.__next__)
-    assert [newcomers.worth_moving() for _ in range(3)] == ["", "", ""]
+    assert [newcomers.worth_moving(1.0) for _ in range(3)] == ["", "", ""]
     assert len(asked) == 2
 
 
@@ -77,4 +90,4 @@ def test_trouble_with_the_cluster_is_left_to_those_who_need_it(error, plan):
         raise error("no")
 
     times = iter([0.0, 10.0, 10.0])
-    assert Newcomers(fail, plan(1), 0.0, clock=times.__next__).worth_moving() == ""
+    assert Newcomers(fail, plan(1), 0.0, clock=times.__next__).worth_moving(1.0) == ""

@@ -36,10 +36,8 @@ class Count(Program):
 
 @pytest.fixture
 def cluster(tmp_path):
-    started = Cluster(tmp_path)
-    started.start_scheduler(**SHORT_LOGS)
-    yield started
-    started.close()
+    with Cluster(tmp_path, **SHORT_LOGS) as started:
+        yield started
 
 
 def held(dask_scheduler):

@@ -39,10 +39,8 @@ def store(store_of, dense):
 
 @pytest.fixture
 def cluster(tmp_path):
-    started = Cluster(tmp_path)
-    started.start_scheduler()
-    yield started
-    started.close()
+    with Cluster(tmp_path) as started:
+        yield started
 
 
 @pytest.fixture

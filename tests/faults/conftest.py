@@ -48,10 +48,8 @@ def undisturbed(store):
 @pytest.fixture
 def cluster(tmp_path):
     """A scheduler without workers yet."""
-    started = Cluster(tmp_path)
-    started.start_scheduler()
-    yield started
-    started.close()
+    with Cluster(tmp_path) as started:
+        yield started
 
 
 @pytest.fixture

@@ -45,10 +45,14 @@ def kill(process):
 
 
 class Cluster:
-    """A scheduler with its workers, each a process of its own."""
+    """A scheduler with its workers, each a process of its own; killed at the end of a context.
 
-    def __init__(self, directory: Path) -> None:
+    config : settings of dask for the scheduler
+    """
+
+    def __init__(self, directory: Path, **config) -> None:
         self._directory = directory
+        self._config = config
         self._started = 0
         self._port = 0
         self.scheduler = None
@@ -56,10 +60,10 @@ class Cluster:
         self.workers = {}
         """Processes by address."""
 
-    def start_scheduler(self, **config):
-        """On the port that it had before, if there was one; with settings of dask."""
+    def start_scheduler(self):
+        """On the port that it had before, if there was one."""
         options = {"port": self._port, "dashboard_address": ":0"}
-        self.scheduler, self.address = self._start("Scheduler", options, config)
+        self.scheduler, self.address = self._start("Scheduler", options, self._config)
         self._port = int(self.address.rsplit(":", 1)[1])
 
     def start_worker(self, config=None, **options):
@@ -75,7 +79,11 @@ class Cluster:
     def kill_scheduler(self):
         kill(self.scheduler)
 
-    def close(self):
+    def __enter__(self):
+        self.start_scheduler()
+        return self
+
+    def __exit__(self, *error):
         for process in (*self.workers.values(), self.scheduler):
             if process is not None and process.is_alive():
                 kill(process)

@@ -115,8 +115,8 @@ def test_workers_that_join_are_used_from_the_next_iteration_on(
 ):
     import distributed
 
-    monkeypatch.setattr(newcomers, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(newcomers, "LOADINGS", 0.0)
+    for name in ("LOOK_SECONDS", "LOADINGS", "ROUND_SECONDS"):  # move whenever there is a gain
+        monkeypatch.setattr(newcomers, name, 0.0)
     alone = cluster.start_worker()
     used = {}
     with distributed.Client(cluster.address, set_as_default=False) as client:
