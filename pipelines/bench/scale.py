@@ -3,7 +3,8 @@
     python pipelines/bench/scale.py DIRECTORY                      about ten minutes, 15 GB of disk
     python pipelines/bench/scale.py DIRECTORY --entries 10000000   a tenth of that
 
-Three questions, in one run, with tensors of one density whose first mode grows with the entries:
+Three questions, in one run. Tensors have one density and a first mode that grows with the entries,
+but for the second question, which is put to a denser one of 1000 × 1000 × 100:
 
 - Does a sweep cost the same per entry, however many entries there are (one thread, in memory)?
 - On two workers: how much faster than on one, and how much of the time is not kernels?
@@ -43,6 +44,7 @@ from slrt_dask.request import plan_of
 RANKS = (10, 10, 10)
 WIDTHS = (1000, 500)
 DENSITY = 0.005
+DENSE_SHAPE = (1000, 1000, 100)
 WORKER_LIMIT = "1GiB"
 
 
@@ -51,20 +53,20 @@ def shape_of(entries: int) -> tuple[int, ...]:
     return (max(1, round(entries / DENSITY / WIDTHS[0] / WIDTHS[1])), *WIDTHS)
 
 
-def store_of(directory: Path, entries: int) -> slrt.ObservationStore:
+def store_of(directory: Path, entries: int, *, dense: bool = False) -> slrt.ObservationStore:
     """The store with so many entries, made in a process of its own if it is not there yet."""
-    path = directory / f"entries-{entries}"
+    path = directory / f"{'dense' if dense else 'entries'}-{entries}"
     if not path.exists():
-        subprocess.run([sys.executable, __file__, str(path), "--make", str(entries)], check=True)
+        command = [sys.executable, __file__, str(path), "--make", str(entries)]
+        subprocess.run([*command, *(["--dense"] if dense else [])], check=True)
     return slrt.open_store(path)
 
 
-def make(path: Path, entries: int) -> None:
+def make(path: Path, entries: int, shape: tuple[int, ...]) -> None:
     """Make a store and tell what that took."""
     began = time.perf_counter()
-    shape = shape_of(entries)
     batches = low_rank_observations(shape, RANKS, entries, seed=0, noise=0.1)
-    from_batches(path, batches, shape, slab_mode=0)
+    from_batches(path, batches, shape, slab_mode=0, partition_entries=max(1, entries // 50))
     seconds = time.perf_counter() - began
     print(
         f"made {entries:,} entries: {entries / seconds / 1e6:.2f} M entries/s, "
@@ -124,7 +126,7 @@ def busy_seconds(share: Any) -> float:
 def cluster_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
     """Two workers against one, in turns, and the share of orchestration."""
     entries, iterations = sizes[1], 20
-    store, rows, medians = store_of(directory, entries), [], {}
+    store, rows, medians = store_of(directory, entries, dense=True), [], {}
     with (
         cluster(1, 0) as lone, ClusterEngine(store, lone) as one,
         cluster(2, 0) as pair, ClusterEngine(store, pair) as two,
@@ -203,9 +205,11 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=100_000_000, help="the largest store")
     parser.add_argument("--only", choices=list(MEASUREMENTS), help="one of the questions")
     parser.add_argument("--make", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--dense", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make:
-        make(options.directory, options.make)
+        shape = DENSE_SHAPE if options.dense else shape_of(options.make)
+        make(options.directory, options.make, shape)
         return
     options.directory.mkdir(parents=True, exist_ok=True)
     sizes = [options.entries // 100, options.entries // 10, options.entries]
