@@ -33,6 +33,7 @@ from threadpoolctl import threadpool_limits
 import slrt_dask as slrt
 from slrt_dask.config import FitSettings
 from slrt_dask.data import from_batches, low_rank_observations
+from slrt_dask.data.budget import ingest_bytes
 from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
 from slrt_dask.engine.base import Engine
@@ -66,11 +67,13 @@ def make(path: Path, entries: int, shape: tuple[int, ...]) -> None:
     """Make a store and tell what that took."""
     began = time.perf_counter()
     batches = low_rank_observations(shape, RANKS, entries, seed=0, noise=0.1)
-    from_batches(path, batches, shape, slab_mode=0, partition_entries=max(1, entries // 50))
+    partition = max(1, entries // 50)
+    from_batches(path, batches, shape, slab_mode=0, partition_entries=partition)
     seconds = time.perf_counter() - began
+    planned = ingest_bytes(len(shape), partition_entries=partition)
     print(
-        f"made {entries:,} entries: {entries / seconds / 1e6:.2f} M entries/s, "
-        f"peak {readable(peak_bytes())}",
+        f"| ingest of {entries:,} entries | {entries / seconds / 1e6:.2f} M entries/s, peak "
+        f"{readable(peak_bytes())} (planned {readable(planned)}) |",
         flush=True,
     )
 
