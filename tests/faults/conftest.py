@@ -12,7 +12,7 @@ import slrt_dask as slrt
 from tests.faults.processes import Cluster
 
 RANKS = (3, 3, 2)
-OPTIONS = {"C": 0.1, "max_iterations": 4, "gap_tolerance": 1e-3, "gradient_tolerance": 0.0}
+OPTIONS = {"C": 0.05, "max_iterations": 4, "gap_tolerance": 1e-3, "gradient_tolerance": 0.0}
 
 
 def at_iteration(number, act):

@@ -26,7 +26,7 @@ def killing(cluster, monkeypatch):
             cluster.kill_worker(engine._workers[generator.integers(len(engine._workers))])
             cluster.start_worker()
 
-        plan = [(phase, int(generator.integers(1, 7 if phase in FIRST else 3))) for phase in phases]
+        plan = [(phase, int(generator.integers(1, 5 if phase in FIRST else 3))) for phase in phases]
         return Phases(monkeypatch, plan, kill_one)
 
     return draw
