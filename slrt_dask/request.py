@@ -133,7 +133,10 @@ def plan_of(
     else:
         places = cluster_places(client)
     if limit is not None:
-        places = [replace(place, memory_limit=limit) for place in places]
+        places = [
+            replace(place, memory_limit=min(limit, place.memory_limit or limit))
+            for place in places
+        ]
 
     def planned(places: list[Place]) -> Plan:
         value_bytes = 8 if settings.precision == "float64" else 4

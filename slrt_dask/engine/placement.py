@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import dask
 import distributed
 
 from slrt_dask.engine.watch import known_workers, usable_workers
@@ -12,7 +13,10 @@ from slrt_dask.errors import NoWorkers
 
 @dataclass(frozen=True)
 class Place:
-    """Somewhere a share can be: a worker, or this process (address None)."""
+    """Somewhere a share can be: a worker, or this process (address None).
+
+    memory_limit : bytes that it may hold; None if there is no limit
+    """
 
     address: str | None
     threads: int
@@ -29,10 +33,16 @@ def cluster_places(client: distributed.Client) -> list[Place]:
     if not workers:
         raise NoWorkers("the cluster has no worker; start at least one, then try again")
     places = [
-        Place(address, int(about["nthreads"]), int(about["memory_limit"] or 0) or None)
+        Place(address, int(about["nthreads"]), _usable_bytes(about["memory_limit"]))
         for address, about in workers.items()
     ]
     return sorted(places, key=lambda place: (-place.threads, place.address))
+
+
+def _usable_bytes(memory_limit: int | None) -> int | None:
+    """What a worker may hold of its limit: beyond a part of it, dask gives it no more tasks."""
+    pause = dask.config.get("distributed.worker.memory.pause", False)
+    return int((pause or 1.0) * memory_limit) if memory_limit else None
 
 
 def assign_partitions(counts: list[int], places: list[Place]) -> list[tuple[int, ...]]:
