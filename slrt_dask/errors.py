@@ -13,7 +13,7 @@ class InvalidInput(SlrtError, ValueError):
     """Data or an argument that cannot be used."""
 
 
-class NoWorkers(InvalidInput):
+class NoWorkers(InvalidInput, ValueError):
     """A cluster on which nothing can be computed."""
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -92,32 +93,14 @@ def complete(
             f"they must be entries of the same tensor"
         )
     cadence = Cadence.of(checkpoint_every)
-    if run_directory is not None:
-        refuse_used_directory(run_directory)
-    with contextlib.ExitStack() as stack:
-        connection = None if client is None else stack.enter_context(Connection(client))
+    where = None if run_directory is None else refuse_used_directory(run_directory)
+    with _connected(client) as connection:
         request = Request(store, settings, connection, memory_limit, threads, validation)
         request.plan()
-        where, held = run_directory, None
-        if run_directory is None and connection is not None:
-            # What workers lose has to be somewhere: beside the observations, which they see.
-            held = TemporaryPlace(scratch_parent(store.path))
-            where, cadence = os.path.join(held.path, "run"), Cadence.of(WITHOUT_A_DIRECTORY)
-        made: list[RunDirectory] = []
-
-        def run() -> RunDirectory | None:
-            # Only when nothing has been refused: a directory that is made stays.
-            if where is not None and not made:
-                made.append(
-                    stack.enter_context(create_run(where, store, validation, settings, held))
-                )
-            return made[0] if made else None
-
-        remedy = "start workers and resume the run" if run_directory else "give a run directory"
-        done = _persisted(request, run, where, observers, cadence, [], remedy)
-        if held is not None and made:
-            shutil.rmtree(made[0].checkpoints, ignore_errors=True)
-        return done
+        if where is None and connection is not None:
+            return _fit_without_a_directory(request, observers)
+        remedy = "start workers and resume the run"
+        return _fit_in(request, where, observers, cadence, remedy)
 
 
 def resume(
@@ -142,7 +125,7 @@ def resume(
             done = ended(run)  # by a process that held the lock until now
         if done is not None:
             return done
-        connection = None if client is None else stack.enter_context(Connection(client))
+        connection = stack.enter_context(_connected(client))
         store, validation = run.open_store(), run.open_validation()
         request = Request(store, run.settings, connection, memory_limit, threads, validation)
         remedy = "start workers and resume again"
@@ -158,10 +141,51 @@ def ended(run: RunDirectory) -> Completion | None:
     return None
 
 
+@contextlib.contextmanager
+def _connected(client: distributed.Client | None) -> Iterator[Connection | None]:
+    if client is None:
+        yield None
+    else:
+        with Connection(client) as connection:
+            yield connection
+
+
+def _fit_without_a_directory(request: Request, observers: Sequence[Observer[Any]]) -> Completion:
+    """Fit on a cluster; what workers may lose is kept beside the observations, which they see."""
+    held = TemporaryPlace(scratch_parent(request.store.path))
+    where, cadence = Path(held.path) / "run", Cadence.of(WITHOUT_A_DIRECTORY)
+    done = _fit_in(request, where, observers, cadence, "give a run directory", held)
+    shutil.rmtree(where / CHECKPOINTS, ignore_errors=True)
+    return done
+
+
+def _fit_in(
+    request: Request,
+    where: Path | None,
+    observers: Sequence[Observer[Any]],
+    cadence: Cadence,
+    remedy: str,
+    held: TemporaryPlace | None = None,
+) -> Completion:
+    """Fit with a new run directory, or without one."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def run() -> RunDirectory | None:
+            # Not before the fit is loaded and nothing was refused: a directory that is made stays.
+            if where is None:
+                return None
+            return stack.enter_context(
+                create_run(where, request.store, request.validation, request.settings, held)
+            )
+
+        return _persisted(request, run, where, observers, cadence, [], remedy)
+
+
 def _persisted(
     request: Request,
     run: Callable[[], RunDirectory | None],
-    where: str | os.PathLike[str] | None,
+    where: Path | None,
     observers: Sequence[Observer[Any]],
     cadence: Cadence,
     events: list[str],
@@ -174,7 +198,7 @@ def _persisted(
             return fit.run(run(), observers, cadence, events)
 
     def reached() -> int:
-        return -1 if where is None else newest_iteration(Path(where) / CHECKPOINTS)
+        return -1 if where is None else newest_iteration(where / CHECKPOINTS)
 
     return persist(
         attempt,
