@@ -85,8 +85,9 @@ class Cluster:
 
     def __exit__(self, *error):
         for process in (*self.workers.values(), self.scheduler):
-            if process is not None and process.is_alive():
-                kill(process)
+            if process is not None:
+                process.kill()  # or it has ended by itself, as workers without a scheduler do
+                process.join()
 
     def _start(self, kind, options, config=None):
         self._started += 1
