@@ -123,10 +123,13 @@ class Share:
         return chains + sum(block.nbytes for block in self.blocks)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._background.shutdown(wait=True, cancel_futures=True)
-        self.blocks, self._chains = [], []
-        self._remove_scratch()
+        """Let go of everything, after the round that may still be running."""
+        # A pool that is shut down under a round leaves it waiting for ever for what was cancelled.
+        with self._busy:
+            self._pool.shutdown(wait=True)
+            self._background.shutdown(wait=True)
+            self.blocks, self._chains = [], []
+            self._remove_scratch()
 
     def _pieces(self, partition: int) -> list[RestingBlock]:
         pieces = [block for block in self.blocks if block.partition == partition]

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import distributed
+import numpy as np
 import pytest
 
 import slrt_dask
 from slrt_dask.config import FitSettings
-from slrt_dask.engine import plan, watch
+from slrt_dask.engine import assignment, plan, watch
+from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
 from slrt_dask.engine.plan import plan_fit
+from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.share import Share
 from slrt_dask.engine.tasks import SharePlugin
-from slrt_dask.errors import ClusterLost, MemoryBudgetExceeded, NoWorkers
+from slrt_dask.errors import ClusterLost, MemoryBudgetExceeded, NoWorkers, StateLost
 from slrt_dask.request import plan_of
 from tests.engine.helpers import RANKS, assert_same, dense_problem, results
 from tests.faults.processes import Cluster
@@ -85,27 +91,26 @@ def test_a_worker_that_is_too_small_for_its_share_is_left_out(cluster, client, s
 
 
 def test_a_worker_with_little_memory_streams_while_another_does_not(
-    cluster, client, store, dense, monkeypatch
+    cluster, client, store_of, monkeypatch
 ):
-    monkeypatch.setattr(plan, "SMALLEST_STREAMED_BLOCK", 4)
-    monkeypatch.setattr(plan, "LARGEST_STREAMED_BLOCK", 8)
-    with LocalEngine(store, threads=1) as engine:
-        wanted = results(engine, dense, validated=False)
+    monkeypatch.setattr(plan, "SMALLEST_STREAMED_BLOCK", 100)
+    monkeypatch.setattr(plan, "LARGEST_STREAMED_BLOCK", 400)
+    mask = np.random.default_rng(3).random((40, 30, 25)) < 0.3
+    store = store_of(mask, np.sin(np.indices(mask.shape).sum(axis=0) / 9.0), parts=8)
+    options = {"ranks": (3, 3, 3), "C": 0.1, "max_iterations": 1}
+    both = [Place(name, 1, None) for name in "ab"]
+    needed = min(
+        worker.needed.total
+        for worker in plan_fit(store.header, options["ranks"], places=both).workers
+    )
     cluster.start_worker()
-    # Their shares are the same, but this one may use a byte too little for its own.
-    half = plan_fit(store.header, SETTINGS.ranks, places=[Place("a", 1, None), Place("b", 1, None)])
-    needed = min(worker.needed.total for worker in half.workers)
     little = cluster.start_worker(memory_limit=needed - 1, config=NOT_PAUSED)
-    planned = plan_of(store, SETTINGS, client=client)
-    planned.check()
-    streamed = {
-        str(worker.place.address): worker.block_entries
-        for worker in planned.workers
-        if worker.block_entries is not None
-    }
-    assert list(streamed) == [little]
-    with ClusterEngine(store, client, streamed=streamed) as engine:
-        assert_same(results(engine, dense, validated=False), wanted)
+    planned = plan_of(store, FitSettings(**options), client=client)
+    assert [w.place.address for w in planned.workers if w.block_entries is not None] == [little]
+    assert len(planned.workers) == 2
+    done = slrt_dask.complete(store, **options, client=client)
+    local = slrt_dask.complete(store, **options, threads=1)
+    assert done.records[-1].cost == pytest.approx(local.records[-1].cost, rel=1e-10)
 
 
 def test_places_with_the_most_threads_come_first_whatever_their_addresses(cluster, client):
@@ -166,3 +171,38 @@ def test_a_worker_answers_while_a_share_is_being_closed():
         assert plugin.share is None
 
     asyncio.run(tear_down())
+
+
+@dataclass(frozen=True)
+class Held(Program):
+    """Its rounds last until they are let go."""
+
+    began: threading.Event
+    go_on: threading.Event
+
+    def first(self):
+        return None
+
+    def step(self, block, message, total):
+        self.began.set()
+        assert self.go_on.wait(60)
+        return (1.0,)
+
+    def advance(self, message, total):
+        return Finished(total)
+
+
+def test_a_share_is_closed_only_when_its_round_is_over(store, monkeypatch):
+    monkeypatch.setattr(assignment, "SMALLEST_BLOCK", 2)
+    share = Share(Assignment(store, tuple(range(len(store.partitions))), threads=3))
+    program = Held(threading.Event(), threading.Event())
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(share.contribute_at, (1, 0), program, None)
+        assert program.began.wait(60)
+        closed = pool.submit(share.close)
+        assert not closed.done()
+        program.go_on.set()
+        closed.result(timeout=60)
+        assert answer.result(timeout=60) == (3.0,)
+    with pytest.raises(StateLost, match="closed"):
+        share.contribute_at((2, 0), program, None)
