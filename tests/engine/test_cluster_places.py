@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import dask
 import distributed
 import numpy as np
 import pytest
@@ -105,10 +106,11 @@ def test_a_worker_with_little_memory_streams_while_another_does_not(
     )
     cluster.start_worker()
     little = cluster.start_worker(memory_limit=needed - 1, config=NOT_PAUSED)
-    planned = plan_of(store, FitSettings(**options), client=client)
+    with dask.config.set(NOT_PAUSED):  # so that all of the limit may be used
+        planned = plan_of(store, FitSettings(**options), client=client)
+        done = slrt_dask.complete(store, **options, client=client)
     assert [w.place.address for w in planned.workers if w.block_entries is not None] == [little]
     assert len(planned.workers) == 2
-    done = slrt_dask.complete(store, **options, client=client)
     local = slrt_dask.complete(store, **options, threads=1)
     assert done.records[-1].cost == pytest.approx(local.records[-1].cost, rel=1e-10)
 
