@@ -19,6 +19,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.program import Finished, Program, run_rounds
 from slrt_dask.engine.share import Share
+from slrt_dask.engine.wire import aligned
 from slrt_dask.errors import StateLost
 
 Result = TypeVar("Result")
@@ -106,7 +107,8 @@ def step(
     """What a worker's share contributes to a round."""
     if isinstance(message, Finished):
         return message
-    return _held_share(name).contribute_at(position, program, message, discard)
+    share = _held_share(name)
+    return share.contribute_at(position, aligned(program), aligned(message), discard)
 
 
 def combine(program: Program, *parts: Any) -> Any:
@@ -137,7 +139,7 @@ def run_whole(name: str, run_number: int, discard: tuple[str, ...], program: Pro
         # By number, so that a run which the driver gave up ends when the next one begins.
         return share.contribute_at((run_number, next(rounds)), program, message, discard)
 
-    return run_rounds(program, contribute)
+    return run_rounds(aligned(program), contribute)
 
 
 def on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
