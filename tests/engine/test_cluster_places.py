@@ -80,8 +80,8 @@ def test_a_worker_that_is_too_small_for_its_share_is_left_out(cluster, client, s
     small = cluster.start_worker(nthreads=2, memory_limit=TOO_SMALL, config=NOT_PAUSED)
     planned = plan_of(store, SETTINGS, client=client)
     assert [worker.place.address for worker in planned.workers] == [large]
-    done = slrt_dask.complete(store, RANKS[3], C=5.0, max_iterations=1, client=client)
-    local = slrt_dask.complete(store, RANKS[3], C=5.0, max_iterations=1, threads=1)
+    done = slrt_dask.complete(store, RANKS[3], C=0.1, max_iterations=1, client=client)
+    local = slrt_dask.complete(store, RANKS[3], C=0.1, max_iterations=1, threads=1)
     assert done.records[-1].cost == pytest.approx(local.records[-1].cost, rel=1e-10)
     assert "1 worker is too small for a share and left out" in caplog.text
     # What is too small for all is refused with the numbers of all.
@@ -99,7 +99,7 @@ def test_a_worker_with_little_memory_streams_while_another_does_not(
     mask = np.random.default_rng(3).random((40, 30, 25)) < 0.3
     store = store_of(mask, np.sin(np.indices(mask.shape).sum(axis=0) / 9.0), parts=8)
     options = {"ranks": (3, 3, 3), "C": 0.1, "max_iterations": 1}
-    both = [Place(name, 1, None) for name in "ab"]
+    both = [Place(name, 2, None) for name in "ab"]
     needed = min(
         worker.needed.total
         for worker in plan_fit(store.header, options["ranks"], places=both).workers

@@ -68,7 +68,7 @@ class Cluster:
 
     def start_worker(self, config=None, **options):
         """Another worker, registered; its address."""
-        options = {"scheduler_ip": self.address, "nthreads": 1, "memory_limit": 0, **options}
+        options = {"scheduler_ip": self.address, "nthreads": 2, "memory_limit": 0, **options}
         process, address = self._start("Worker", options, config)
         self.workers[address] = process
         return address
