@@ -134,8 +134,7 @@ def plan_of(
         places = cluster_places(client)
     if limit is not None:
         places = [
-            replace(place, memory_limit=min(limit, place.memory_limit or limit))
-            for place in places
+            replace(place, memory_limit=min(limit, place.memory_limit or limit)) for place in places
         ]
 
     def planned(places: list[Place]) -> Plan:
