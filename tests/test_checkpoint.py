@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import json
 import math
@@ -214,11 +215,13 @@ def interrupted_at_call(number, action):
             raise KeyboardInterrupt
 
     before = sys.getprofile()
+    gc.disable()  # an interrupt in a callback of the collector is lost
     sys.setprofile(count)
     try:
         action()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return left <= 0
 
 
