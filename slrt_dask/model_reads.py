@@ -6,6 +6,7 @@ known by the model's digest too, since a path may come to hold another model.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ def opened_model(path: str, digest: str) -> OpenedModel:
 def dual_partition(path: str, digest: str, number: int) -> Partition:
     """Indices and dual values of one partition."""
     header = opened_model(path, digest).header.dual
-    read = lambda: read_partition(f"{path}/dual", header, number)  # noqa: E731
+    read = functools.partial(read_partition, f"{path}/dual", header, number)
     return PARTITIONS.get((path, digest, number), read)
 
 

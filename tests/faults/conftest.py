@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import slrt_dask as slrt
+from slrt_dask.engine.watch import known_workers
+from tests.faults.killing import DiesAtTask
 from tests.faults.processes import Cluster
 
 RANKS = (3, 3, 2)
@@ -72,3 +74,19 @@ def assert_same_answer(undisturbed):
         assert done.certificate.primal == pytest.approx(undisturbed.certificate.primal, rel=1e-9)
 
     return check
+
+
+@pytest.fixture
+def doomed(client, tmp_path):
+    """Have one of two workers die at a drawn task; their client is the current one."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def doom(random, task, most):
+        moment = ("executing", "memory")[random.integers(2)]
+        plugin = DiesAtTask(task, int(random.integers(most)), moment, marks)
+        client.register_plugin(plugin, name="dies")
+
+    with client.as_current():
+        yield doom
+    assert len(known_workers(client)) == 1, "no worker died"

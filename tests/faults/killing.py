@@ -9,7 +9,6 @@ import sys
 import tempfile
 
 import numpy as np
-import pytest
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from tests.faults.phases import CHANGES
@@ -40,22 +39,6 @@ class DiesAtTask(WorkerPlugin):
                 number += 1
             else:
                 return number
-
-
-@pytest.fixture
-def doomed(client, tmp_path):
-    """Have one of two workers die at a drawn task; their client is the current one."""
-    marks = tmp_path / "marks"
-    marks.mkdir()
-
-    def doom(random, task, most):
-        moment = ("executing", "memory")[random.integers(2)]
-        plugin = DiesAtTask(task, int(random.integers(most)), moment, marks)
-        client.register_plugin(plugin, name="dies")
-
-    with client.as_current():
-        yield doom
-    assert len(client.scheduler_info(n_workers=-1)["workers"]) == 1, "no worker died"
 
 
 def die():

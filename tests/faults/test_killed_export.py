@@ -11,7 +11,7 @@ import zarr
 
 import slrt_dask as slrt
 from slrt_dask.errors import SlrtError, StoreExists
-from tests.faults.killing import deaths, doomed  # noqa: F401
+from tests.faults.killing import deaths
 
 CHUNKS = (5, 8, 16)
 
@@ -55,7 +55,7 @@ def predicted(done, path):
     ],
 )
 def test_a_worker_killed_meanwhile_leaves_the_numbers_unchanged(
-    use, task, seed, done, doomed, tmp_path  # noqa: F811
+    use, task, seed, done, doomed, tmp_path
 ):  # fmt: skip
     undisturbed = use(done, tmp_path / "undisturbed")
     doomed(np.random.default_rng(seed), task, 4 if task == "slrt-dual" else 12)

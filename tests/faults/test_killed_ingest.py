@@ -17,7 +17,7 @@ from slrt_dask.data.arrays import array_source
 from slrt_dask.data.coo import coo_source
 from slrt_dask.errors import StoreCorrupt, StoreExists, StoreNotFound
 from tests.data.helpers import ingested
-from tests.faults.killing import deaths, doomed  # noqa: F401
+from tests.faults.killing import deaths
 
 SHAPE = (24, 10, 8)
 INGEST = {"partition_entries": 300, "batch_entries": 350}
@@ -52,7 +52,7 @@ def source_of(kind):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("kind", "task"), [("array", "observed_entries"), ("columns", "negative")])
 def test_a_worker_killed_while_it_computes_a_source_leaves_the_store_unchanged(
-    kind, task, seed, doomed, tmp_path  # noqa: F811
+    kind, task, seed, doomed, tmp_path
 ):  # fmt: skip
     with dask.config.set(scheduler="synchronous"):
         undisturbed = ingested(tmp_path / "undisturbed", source_of(kind), **INGEST)
