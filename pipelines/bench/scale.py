@@ -4,7 +4,7 @@
     python pipelines/bench/scale.py DIRECTORY --entries 10000000   a tenth of that
 
 Three questions, in one run. Tensors have one density and a first mode that grows with the entries,
-but for the second question, which is put to a denser one of 1000 × 1000 × 100:
+but for the second question, which is put to a long video and to a cube, a tenth of them observed:
 
 - Does a sweep cost the same per entry, however many entries there are (one thread, in memory)?
 - On two workers: how much faster than on one, and how much of the time is not kernels?
@@ -39,13 +39,15 @@ from slrt_dask.dual.operator import Factors
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.placement import cluster_places
 from slrt_dask.engine.plan import readable
 from slrt_dask.request import plan_of
 
 RANKS = (10, 10, 10)
 WIDTHS = (1000, 500)
 DENSITY = 0.005
-DENSE_SHAPE = (1000, 1000, 100)
+CLUSTER_SHAPES = {"video": (5000, 200, 100), "cube": (1000, 1000, 100)}
+"""What two workers share; the fibre sums that they exchange are 1.6 and 8 MB."""
 WORKER_LIMIT = "1GiB"
 
 
@@ -54,12 +56,12 @@ def shape_of(entries: int) -> tuple[int, ...]:
     return (max(1, round(entries / DENSITY / WIDTHS[0] / WIDTHS[1])), *WIDTHS)
 
 
-def store_of(directory: Path, entries: int, *, dense: bool = False) -> slrt.ObservationStore:
+def store_of(directory: Path, entries: int, kind: str = "entries") -> slrt.ObservationStore:
     """The store with so many entries, made in a process of its own if it is not there yet."""
-    path = directory / f"{'dense' if dense else 'entries'}-{entries}"
+    path = directory / f"{kind}-{entries}"
     if not path.exists():
-        command = [sys.executable, __file__, str(path), "--make", str(entries)]
-        subprocess.run([*command, *(["--dense"] if dense else [])], check=True)
+        command = [sys.executable, __file__, str(path), "--make", str(entries), "--kind", kind]
+        subprocess.run(command, check=True)
     return slrt.open_store(path)
 
 
@@ -122,43 +124,61 @@ def linear_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
     return rows
 
 
-def busy_seconds(share: Any) -> float:
-    return float(share.busy_seconds)
+def round_seconds(share: Any) -> list[float]:
+    return list(share.round_seconds)
+
+
+def forget_rounds(share: Any) -> None:
+    share.round_seconds.clear()
 
 
 def cluster_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
     """Two workers against one, in turns, and the share of orchestration."""
-    entries, iterations = sizes[1], 20
-    store, rows, medians = store_of(directory, entries, dense=True), [], {}
+    rows = []
+    for kind in CLUSTER_SHAPES:
+        store = store_of(directory, sizes[1], kind)
+        with cluster(2, 0) as client:
+            rows += compared(store, client)
+    return rows
+
+
+def compared(store: slrt.ObservationStore, client: Client) -> list[tuple[str, str]]:
+    """One tensor on one worker of a cluster, and on two."""
+    iterations, repeats, measured, rows = 10, 15, {1: [], 2: []}, []
+    places = cluster_places(client)
     with (
-        cluster(1, 0) as lone, ClusterEngine(store, lone) as one,
-        cluster(2, 0) as pair, ClusterEngine(store, pair) as two,
-    ):  # fmt: skip
-        measured = {1: [], 2: []}
-        for repeat in range(6):
+        ClusterEngine(store, client, places=places[:1]) as one,
+        ClusterEngine(store, client, places=places) as two,
+    ):
+        for repeat in range(repeats + 1):
             for workers, engine in ((1, one), (2, two)):
                 times = timed(engine, solver(engine, iterations))
                 measured[workers] += [times] if repeat else []
+    name = f"{store.nnz:,} entries of {'×'.join(map(str, store.shape))}"
     for workers, times in measured.items():
-        medians[workers] = statistics.median(whole for whole, _ in times)
+        whole = statistics.median(whole for whole, _ in times)
         outside = statistics.median(1 - busy / whole for whole, busy in times)
-        each = f"{1e3 * medians[workers] / iterations:.0f} ms a sweep"
         rows.append(
             (
-                f"{workers} worker(s), {entries:,} entries",
-                f"{each}, of which {100 * outside:.1f} % is not kernels",
+                f"{workers} worker(s), {name}",
+                f"{1e3 * whole / iterations:.0f} ms a sweep, during {100 * outside:.1f} % of which "
+                f"no worker computes",
             )
         )
-    return [*rows, ("two workers against one", f"{medians[1] / medians[2]:.2f} ×")]
+    pairs = zip(measured[1], measured[2], strict=True)
+    ratios = sorted(alone / together for (alone, _), (together, _) in pairs)
+    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+    return [*rows, ("two workers against one", f"{statistics.median(ratios):.2f} × ({spread})")]
 
 
 def timed(engine: Engine, solve: Callable[[], None]) -> tuple[float, float]:
-    """Seconds of a solve, and how many of them the busiest worker computed."""
-    before, began = engine.on_shares(busy_seconds), time.perf_counter()
+    """Seconds of a solve, and in how many of them the slowest worker of the round computed."""
+    engine.on_shares(forget_rounds)
+    began = time.perf_counter()
     solve()
     whole = time.perf_counter() - began
-    after = engine.on_shares(busy_seconds)
-    return whole, max(b - a for a, b in zip(before, after, strict=True))
+    rounds = zip(*engine.on_shares(round_seconds), strict=True)
+    return whole, sum(max(workers) for workers in rounds)
 
 
 def streamed_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
@@ -208,10 +228,10 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=100_000_000, help="the largest store")
     parser.add_argument("--only", choices=list(MEASUREMENTS), help="one of the questions")
     parser.add_argument("--make", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--dense", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--kind", default="entries", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make:
-        shape = DENSE_SHAPE if options.dense else shape_of(options.make)
+        shape = CLUSTER_SHAPES.get(options.kind) or shape_of(options.make)
         make(options.directory, options.make, shape)
         return
     options.directory.mkdir(parents=True, exist_ok=True)

@@ -92,9 +92,6 @@ class ConjugateGradient(Program):
 
     label = "solve"
 
-    def expected_rounds(self) -> int:
-        return min(4, self.max_iterations + 2)
-
     def first(self) -> Round:
         return Round("begin")
 
@@ -103,13 +100,19 @@ class ConjugateGradient(Program):
     def step(self, block: Block, message: Round, total: Sums | None) -> Sums:
         if message.phase == "begin":
             return self._begin(block, total)
-        if message.phase in ("resume", "measure"):
-            r = block.vector("r")
-        else:
-            r = self._advance_vectors(block, message)
-        if message.phase in ("finish", "measure") or self.max_iterations == 0:
-            return self._measure(block, r, total)
-        return self._sweep(block, r, total)
+        if message.phase == "measure":
+            return self._measure(block, block.vector("r"), total)
+        if message.phase == "iterate":
+            return self._iterate(block, message, total)
+        if message.phase == "finish":
+            self._conjugate_step(block, message)
+            return self._measure(block, block.vector("r"), total)
+        r = self._residual(block, message) if message.phase == "residual" else block.vector("r")
+        return (
+            self._measure(block, r, total)
+            if self.max_iterations == 0
+            else self._sweep(block, r, total)
+        )
 
     def _begin(self, block: Block, total: Sums | None) -> Sums:
         for name in ("p", "s"):
@@ -127,29 +130,39 @@ class ConjugateGradient(Program):
         sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
         return sums, np.zeros(4)
 
-    def _advance_vectors(self, block: Block, message: Round) -> Vector:
-        """Complete w with the slab mode's sums; then the residual, or the next iterate."""
-        w = block.changing("w")
+    def _residual(self, block: Block, message: Round) -> Vector:
+        """r = b − w, w being completed with the slab mode's sums."""
+        w, r = block.changing("w"), block.fresh("r")
         assert message.sums is not None
         add_crossing(block, self.factors, self.weights, message.sums, w)
-        if message.phase == "residual":
-            r = block.fresh("r")
-            np.subtract(self._right_hand_side(block), w, out=r)
-            return r
-        r = block.changing("r")
-        vectors.conjugate_step(
-            block.changing(self.solution), r, block.changing("p"), block.changing("s"), w,
-            message.alpha, message.beta,
-        )  # fmt: skip
+        np.subtract(self._right_hand_side(block), w, out=r)
         return r
 
+    def _conjugate_step(self, block: Block, message: Round) -> tuple[Vector, Vector, float]:
+        """Complete w and make one step; the next residual, the start of its product, ⟨r, r⟩."""
+        w, r = block.changing("w"), block.changing("r")
+        assert message.sums is not None
+        add_crossing(block, self.factors, self.weights, message.sums, w)
+        rr = vectors.conjugate_step(
+            block.changing(self.solution), r, block.changing("p"), block.changing("s"), w,
+            message.alpha, message.beta, self.shift,
+        )  # fmt: skip
+        return r, w, rr
+
+    def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
+        r, w, rr = self._conjugate_step(block, message)
+        return self._swept(block, r, w, rr, total)
+
     def _sweep(self, block: Block, r: Vector, total: Sums | None) -> Sums:
-        """The local modes' part of w = A r; the slab mode's part has to be summed first."""
         w = block.fresh("w")
         np.multiply(r, self.shift, out=w)
+        return self._swept(block, r, w, vectors.dot(r, r), total)
+
+    def _swept(self, block: Block, r: Vector, w: Vector, rr: float, total: Sums | None) -> Sums:
+        """The local modes' part of w = A r; the slab mode's part has to be summed first."""
         add_local(block, self.factors, self.factors, self.weights, r, w)
         sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
-        scalars = np.array([vectors.dot(r, r), vectors.dot(r, w), 0.0, 0.0])
+        scalars = np.array([rr, vectors.dot(r, w), 0.0, 0.0])
         return sums, scalars if total is None else total[1] + scalars
 
     def _measure(self, block: Block, r: Vector, total: Sums | None) -> Sums:

@@ -1,9 +1,8 @@
-"""The engine on a distributed cluster: one share per worker, one task per worker and round.
+"""The engine on a distributed cluster: one share per worker, one task per worker and run.
 
-A round is one task on every worker, a tree of sums, and one task that makes the next message; the
-next round's tasks depend on that message, so several rounds are submitted at once and the driver
-only looks at every few. Tasks that find the program finished pass that on. Vectors never leave the
-worker that made them; each worker keeps its share in a plugin, where tasks find it by name.
+The tasks of a run make its rounds together: they add up their sums and pass on messages from worker
+to worker (`exchange.py`), and the driver only waits for the outcome. Vectors never leave the worker
+that made them; each worker keeps its share in a plugin, where tasks find it by name.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from functools import partial
 from typing import Any
 
 import distributed
@@ -25,9 +23,9 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine import tasks
 from slrt_dask.engine.assignment import Assignment, Streaming
 from slrt_dask.engine.base import Engine
-from slrt_dask.engine.graphs import PinnedGraph, Submitter
 from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
 from slrt_dask.engine.program import Program
+from slrt_dask.engine.submitting import Submitter
 from slrt_dask.engine.watch import ANSWER_SECONDS, Watch, known_workers, usable_workers
 from slrt_dask.errors import ClusterLost, StateLost
 
@@ -35,10 +33,6 @@ LOOK_SECONDS = 0.5
 """How long to wait for a result before looking whether the workers are still there."""
 UNLOAD_SECONDS = 10.0
 """How long an engine that is closed waits for workers to let go of their shares."""
-FAN_IN = 4
-"""How many partial sums one task of the reduction tree adds."""
-MOST_ROUNDS_AT_ONCE = 8
-
 GONE = (KilledWorker, CancelledError, CommClosedError, ClosedClientError)
 """What a future or a client raises when a task, or the way to it, was lost."""
 
@@ -115,14 +109,18 @@ class ClusterEngine(Engine):
             self._watch.look(self._workers)  # which says who it was, if it still can be seen
             raise StateLost(f"a result was lost on its way ({error})") from error
 
-    def _result(self, future: Any) -> Any:
-        """A future's result; StateLost soon after a worker that holds a share has gone."""
+    def _result(self, future: Any, others: Sequence[Any] = ()) -> Any:
+        """A future's result; StateLost soon after a worker that holds a share has gone.
+
+        others : what the future's task may be waiting for; if one of them fails, so does this
+        """
         while True:
             try:
                 return future.result(timeout=LOOK_SECONDS)
             except TimeoutError:
-                if future.status == "error":  # a timeout that the task itself ran into
-                    return future.result()
+                for failed in (future, *others):
+                    if failed.status == "error":  # perhaps by a timeout of its own
+                        failed.result()
                 self._watch.look(self._workers)
 
     def _submit(self, label: str, worker: str, task: Callable[..., Any], *args: Any) -> Any:
@@ -142,39 +140,22 @@ class ClusterEngine(Engine):
 
     def _run(self, program: Program) -> Any:
         self._run_number += 1
-        discard = self.take_released()
-        if len(self._workers) == 1:
-            arguments = (self._name, self._run_number, discard, program)
-            task = self._submit(program.label, self._workers[0], tasks.run_whole, *arguments)
-            return self._result(task)
-        shared, message = self._scatter(program=program, message=program.first())
-        first, ahead = 0, program.expected_rounds()
-        while True:
-            rounds = range(first, first + ahead)
-            message, look = self._submit_rounds(program.label, shared, message, rounds, discard)
-            ending = self._result(look)
-            if ending is not None:
-                return ending.outcome
-            first, ahead = first + ahead, min(2 * ahead, MOST_ROUNDS_AT_ONCE)
-
-    def _submit_rounds(
-        self, label: str, shared: Any, message: Any, rounds: range, discard: tuple[str, ...]
-    ) -> list[Any]:
-        """Some rounds as one graph; the message after them, and whether it was the last."""
-        graph, root = PinnedGraph(), self._workers[0]
-        for number in rounds:
-            step = partial(tasks.step, self._name, (self._run_number, number), discard)
-            parts = [
-                (worker, graph.add(label, worker, step, shared, message))
-                for worker in self._workers
-            ]
-            while len(parts) > FAN_IN:
-                groups = [parts[i : i + FAN_IN] for i in range(0, len(parts), FAN_IN)]
-                parts = [_add_sum(graph, shared, group) for group in groups]
-            sums = [part for _, part in parts]
-            message = graph.add("advance", root, tasks.advance, shared, message, *sums)
-        look = graph.add("look", root, tasks.ending, message)
-        return self._submitter.submit_graph(graph, message, look)
+        workers, discard = tuple(self._workers), self.take_released()
+        (shared,) = self._scatter(program=program)
+        running = [
+            self._submit(
+                program.label, worker, tasks.run_program, self._name, self._run_number, discard,
+                workers, shared if place == 0 else None,
+            )
+            for place, worker in enumerate(workers)
+        ]  # fmt: skip
+        try:
+            outcome, *_ = [self._result(future, running) for future in running]
+            return outcome
+        finally:
+            # What still runs, after an error or an interrupt, ends when nobody wants it.
+            for future in running:
+                future.release()
 
     def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         with self._losses_named():
@@ -199,9 +180,3 @@ class ClusterEngine(Engine):
                     future.result(timeout=max(0.0, deadline - time.monotonic()))
         self._workers, self._loads = [], []
         self._submitter.forget()
-
-
-def _add_sum(graph: PinnedGraph, shared: Any, group: list[tuple[str, str]]) -> tuple[str, str]:
-    """Add where one of the parts is: every worker of the fit has room for that."""
-    worker = group[0][0]
-    return worker, graph.add("reduce", worker, tasks.combine, shared, *(part for _, part in group))

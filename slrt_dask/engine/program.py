@@ -1,8 +1,8 @@
 """What a distributed computation is here: rounds of one step per block and one sum.
 
 A program says what every block does in a round (`step`), how two sums become one (`combine`), and
-what the next round's message is (`advance`). It never says where blocks are: `run_rounds` is the
-whole specification of what an engine must do with it, and both engines do just that. Programs
+what the next round's message is (`advance`). It never says where blocks are: `run_rounds` is all
+that an engine does with it, in this process and on every worker of a cluster alike. Programs
 travel to workers, so they hold only small things: factors, names, tolerances.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slrt_dask.engine.block import Block
+from slrt_dask.engine.exchange import Alone, Exchange
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,6 @@ class Program(ABC):
     def advance(self, message: Any, total: Any) -> Any:
         """The next round's message from this one's and the sum of contributions, or Finished."""
 
-    def expected_rounds(self) -> int:
-        """How many rounds it most likely takes; a hint for submitting several at once."""
-        return 2
-
     def combine(self, left: Any, right: Any) -> Any:
         """The sum of two sums: tuples are added part by part, into the left one where possible."""
         return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
@@ -62,9 +59,16 @@ def add_into(left: Any, right: Any) -> Any:
     return left + right
 
 
-def run_rounds(program: Program, contribute: Callable[[Program, Any], Any]) -> Any:
-    """Run a program to its end, given how the blocks together contribute to a round."""
-    message = program.first()
+def run_rounds(
+    program: Program, contribute: Callable[[Program, Any], Any], exchange: Exchange | None = None
+) -> Any:
+    """Run a program to its end, given how the blocks here contribute to a round.
+
+    exchange : joins these blocks with those of other workers, each of which runs the same rounds
+    """
+    others = exchange or Alone()
+    message = others.spread(program.first())
     while not isinstance(message, Finished):
-        message = program.advance(message, contribute(program, message))
-    return message.outcome
+        total = others.total(program.combine, contribute(program, message))
+        message = others.spread(program.advance(message, total) if others.is_root else None)
+    return message.outcome if others.is_root else None

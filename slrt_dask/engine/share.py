@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any
@@ -19,6 +20,8 @@ from slrt_dask.engine.program import Program
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
 from slrt_dask.errors import MemoryBudgetExceeded, StateLost
+
+REMEMBERED_ROUNDS = 1000
 
 
 class Share:
@@ -37,10 +40,9 @@ class Share:
             raise
         self._pool = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
         self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
-        self._position: tuple[int, int] = (-1, 0)
-        self._answer: Any = None
-        self.busy_seconds = 0.0
-        """Seconds spent in rounds so far: kernels, and waiting for files."""
+        self._run = -1
+        self.round_seconds: deque[float] = deque(maxlen=REMEMBERED_ROUNDS)
+        """Seconds that each of the last rounds took: kernels, and waiting for files."""
         # A step of an abandoned run may still be running when the next run's first one arrives.
         self._busy = threading.Lock()
 
@@ -67,39 +69,26 @@ class Share:
             drain(running)
         return reduce(program.combine, parts)
 
-    def contribute_at(
-        self,
-        position: tuple[int, int],
-        program: Program,
-        message: Any,
-        discard: tuple[str, ...] = (),
-    ) -> Any:
-        """The same for a numbered (run, round): repeating the last one returns its answer.
+    def begin(self, run: int, discard: tuple[str, ...] = ()) -> None:
+        """Start a run of rounds; an earlier one that may still go on is over with it.
 
-        Rounds change vectors in place, so a round that is neither the last nor the next one
-        cannot be answered any more.
+        Rounds change vectors in place, so a run cannot be made again.
         """
         with self._busy:
-            if position[1] == 0 and position[0] > self._position[0]:
-                self.discard(discard)
-            return self._contribute_at(position, program, message)
+            if run <= self._run:
+                raise StateLost(f"run {run} was asked for after run {self._run}")
+            self._run = run
+            self.discard(discard)
 
-    def _contribute_at(self, position: tuple[int, int], program: Program, message: Any) -> Any:
-        if position == self._position:
-            return self._answer
-        run, round_number = position
-        follows = position == (self._position[0], self._position[1] + 1)
-        begins = run > self._position[0] and round_number == 0
-        if not (follows or begins):
-            raise StateLost(
-                f"round {round_number} of run {run} was asked for, but this worker stands at round "
-                f"{self._position[1]} of run {self._position[0]}"
-            )
-        began = time.perf_counter()
-        self._answer = self.contribute(program, message)
-        self.busy_seconds += time.perf_counter() - began
-        self._position = position
-        return self._answer
+    def contribute_to(self, run: int, program: Program, message: Any) -> Any:
+        """One round of the run that was begun last."""
+        with self._busy:
+            if run != self._run:
+                raise StateLost(f"run {run} was given up for run {self._run}")
+            began = time.perf_counter()
+            part = self.contribute(program, message)
+            self.round_seconds.append(time.perf_counter() - began)
+            return part
 
     def discard(self, names: tuple[str, ...]) -> None:
         for block in self.blocks:

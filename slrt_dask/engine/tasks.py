@@ -1,4 +1,4 @@
-"""What runs on workers: the tasks of a round, and the plugin that keeps a worker's share.
+"""What runs on workers: their part in a run, and the plugin that keeps a worker's share.
 
 A share lives as long as somebody wants the result of the task that loaded it. When the driver lets
 go of that, or has died, dask forgets the key; the plugin hears of it and lets go of the share.
@@ -7,22 +7,27 @@ go of that, or has died, dask forgets the key; the plugin hears of it and lets g
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial
 from typing import Any, TypeVar
 
 import distributed
+import numpy as np
 from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.protocol import to_serialize
 
 from slrt_dask.engine.assignment import Assignment
-from slrt_dask.engine.program import Finished, Program, run_rounds
+from slrt_dask.engine.exchange import Alone, Exchange, Letter, Mailbox, TreeExchange
+from slrt_dask.engine.program import Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.wire import aligned
 from slrt_dask.errors import StateLost
 
 Result = TypeVar("Result")
+KEPT = "kept"
+HANDLER = "slrt_deliver"
+"""The name under which workers take parts from each other."""
 
 
 class SharePlugin(WorkerPlugin):  # type: ignore[misc]
@@ -31,17 +36,34 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
     def __init__(self, name: str, load_key: str) -> None:
         self.name = name
         self.share: Share | None = None
+        self.mailbox = Mailbox()
         self._load_key = load_key
+        self._running: tuple[str, int] = ("", -1)
         self._worker: Any = None
+
+    @property
+    def held_share(self) -> Share:
+        if self.share is None:
+            raise StateLost("this worker does not hold its part of the problem any more")
+        return self.share
 
     def setup(self, worker: Any) -> None:
         self._worker = worker
+        worker.handlers.setdefault(HANDLER, _handler(worker))
+
+    def begin(self, key: str, run: int) -> None:
+        """A task begins its part in a run."""
+        self._running = key, run
+        self.mailbox.begin(run)
 
     def transition(self, key: str, start: str, finish: str, **more: Any) -> None:
         if key == self._load_key and finish in ("released", "forgotten"):
             self._worker.loop.add_callback(_remove_plugin, self._worker, self.name)
+        elif key == self._running[0] and finish in ("cancelled", "released", "forgotten"):
+            self.mailbox.give_up(self._running[1])
 
     async def teardown(self, worker: Any) -> None:
+        self.mailbox.close("this worker has let go of its part of the problem")
         share, self.share = self.share, None
         if share is not None:
             # Its threads may be in the middle of a sweep; the worker has to answer meanwhile.
@@ -90,64 +112,91 @@ def _on_event_loop(worker: Any, coroutine: Coroutine[Any, Any, Result]) -> Resul
     return asyncio.run_coroutine_threadsafe(coroutine, worker.loop.asyncio_loop).result()
 
 
-def _held_share(name: str) -> Share:
+def _held_plugin(name: str) -> SharePlugin:
     plugin = distributed.get_worker().plugins.get(name)
-    if plugin is None or plugin.share is None:
+    if plugin is None:
         raise StateLost("this worker does not hold its part of the problem any more")
-    share: Share = plugin.share
-    return share
+    held: SharePlugin = plugin
+    return held
 
 
-# ---- the tasks of a round -------------------------------------------------------------------
+# ---- running -------------------------------------------------------------------------------
 
 
-def step(
-    name: str, position: tuple[int, int], discard: tuple[str, ...], program: Program, message: Any
+def run_program(
+    name: str,
+    run: int,
+    discard: tuple[str, ...],
+    workers: tuple[str, ...],
+    program: Program | None,
 ) -> Any:
-    """What a worker's share contributes to a round."""
-    if isinstance(message, Finished):
-        return message
-    share = _held_share(name)
-    return share.contribute_at(position, aligned(program), aligned(message), discard)
+    """A worker's part in a whole run; only the first worker is given the program.
 
-
-def combine(program: Program, *parts: Any) -> Any:
-    """The sum of some contributions."""
-    if isinstance(parts[0], Finished):
-        return parts[0]
-    # What came over the wire is read-only, and what did not still belongs to its task.
-    return reduce(program.combine, parts[1:], _copied(parts[0]))
-
-
-def advance(program: Program, message: Any, *parts: Any) -> Any:
-    """The message of the next round."""
-    if isinstance(message, Finished):
-        return message
-    return program.advance(message, combine(program, *parts))
-
-
-def ending(message: Any) -> Finished | None:
-    """The message if it is the last one; anything else stays on the workers."""
-    return message if isinstance(message, Finished) else None
-
-
-def run_whole(name: str, run_number: int, discard: tuple[str, ...], program: Program) -> Any:
-    """A problem that one worker holds needs no rounds between tasks: it is one task."""
-    share, rounds = _held_share(name), itertools.count()
+    It leaves the worker's thread pool first: it waits for other workers, on which another fit's
+    run may be waiting for this one.
+    """
+    worker, plugin = distributed.get_worker(), _held_plugin(name)
+    share = plugin.held_share
+    share.begin(run, discard)
+    plugin.begin(worker.get_current_task(), run)
+    distributed.secede()
+    exchange: Exchange = Alone()
+    if len(workers) > 1:
+        send = partial(_send, worker, name, workers)
+        place = workers.index(worker.address)
+        exchange = TreeExchange(plugin.mailbox, send, run, place, len(workers))
+    shared = exchange.spread(program)
 
     def contribute(program: Program, message: Any) -> Any:
-        # By number, so that a run which the driver gave up ends when the next one begins.
-        return share.contribute_at((run_number, next(rounds)), program, message, discard)
+        return _protected(share.contribute_to(run, program, aligned(message)))
 
-    return run_rounds(aligned(program), contribute)
+    return run_rounds(aligned(shared), contribute, exchange)
 
 
 def on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Whatever else is to be done once where a share is."""
-    return task(_held_share(name), *arguments)
+    return task(_held_plugin(name).held_share, *arguments)
 
 
-def _copied(part: Any) -> Any:
+def _handler(worker: Any) -> Callable[..., Coroutine[Any, Any, str]]:
+    """What a worker does with a part that another one sends it."""
+
+    async def deliver(name: str, letter: Sequence[Any], part: Any) -> str:
+        plugin = worker.plugins.get(name)
+        if plugin is None:
+            return "gone"
+        run, round_number, kind, sender = letter
+        plugin.mailbox.put((run, round_number, kind, sender), part)
+        return KEPT
+
+    return deliver
+
+
+def _send(
+    worker: Any, name: str, workers: tuple[str, ...], to: int, letter: Letter, part: Any
+) -> None:
+    """Give a part to another worker, and wait until that has it."""
+    call = _calling(worker, workers[to], name, letter, part)
+    try:
+        answer = _on_event_loop(worker, call)
+    except (OSError, TimeoutError) as error:
+        raise StateLost(f"the worker {workers[to]} cannot be reached ({error})") from error
+    if answer != KEPT:
+        raise StateLost(f"the worker {workers[to]} does not hold its part of the problem any more")
+
+
+async def _calling(worker: Any, address: str, name: str, letter: Letter, part: Any) -> str:
+    peer = worker.rpc(address)
+    answer: str = await getattr(peer, HANDLER)(name=name, letter=letter, part=to_serialize(part))
+    return answer
+
+
+def _protected(part: Any) -> Any:
+    """The same arrays, read-only: what is added to them becomes a new array."""
     if isinstance(part, tuple):
-        return tuple(_copied(piece) for piece in part)
-    return part.copy() if hasattr(part, "copy") else part
+        return tuple(_protected(piece) for piece in part)
+    if not isinstance(part, np.ndarray):
+        return part
+    view = part.view()
+    view.flags.writeable = False
+    return view

@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 LANE = 2
 """Numbers per element of `lanes`; every row length is a multiple of it."""
+CACHE_LINE = 8
+"""Numbers that memory brings at once."""
 
 # Reassociation lets sums run in vector registers. Flags that assume there are no NaN or infinite
 # values are left out: a NaN in must be a NaN out.
@@ -137,6 +140,31 @@ def clear_row(typing_context, target, target_row, lanes):
 
 
 @intrinsic
+def prefetch_row(typing_context, source, source_row, lanes):
+    """Ask for a row that will be needed soon; changes nothing."""
+    signature = types.void(source, source_row, lanes)
+
+    def codegen(context, builder, signature, arguments):
+        kinds = signature.args
+        row = _row_index(builder, arguments[1], kinds[1])
+        pointer = _row_pointer(context, builder, kinds[0], arguments[0], row)
+        bytes_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [bytes_pointer, flag, flag, flag]),
+            "llvm.prefetch.p0i8",
+        )
+        to_read, into_every_cache, of_data = flag(0), flag(3), flag(1)
+        for offset in range(0, LANE * kinds[2].count, CACHE_LINE):
+            place = builder.gep(pointer, [ir.Constant(ir.IntType(64), offset)])
+            place = builder.bitcast(place, bytes_pointer)
+            builder.call(function, [place, to_read, into_every_cache, of_data])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
 def row_product(typing_context, left, left_row, right, right_row, lanes):
     """Inner product of left[left_row] and right[right_row]."""
     signature = types.float64(left, left_row, right, right_row, lanes)
@@ -194,5 +222,6 @@ __all__ = [
     "lanes_for",
     "pad_columns",
     "padded_width",
+    "prefetch_row",
     "row_product",
 ]

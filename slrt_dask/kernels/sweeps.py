@@ -17,13 +17,24 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from slrt_dask.kernels.rows import FAST_MATH, add_scaled_row, clear_row, row_product
+from slrt_dask.kernels.rows import (
+    FAST_MATH,
+    add_scaled_row,
+    clear_row,
+    prefetch_row,
+    row_product,
+)
+
+AHEAD = 16
+"""Fibre sums that cross slabs do not stay in cache, and the order in which they are needed is too
+irregular for the processor to foresee: rows are asked for this many entries before they are."""
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def fibre_sums(rows, fibres, x, factor, lanes, sums):
     """sums[fibres[e]] += x[e] * factor[rows[e]] for every entry."""
     for e in range(x.size):
+        prefetch_row(sums, fibres[min(e + AHEAD, x.size - 1)], lanes)
         add_scaled_row(sums, fibres[e], np.float64(x[e]), factor, rows[e], lanes)
 
 
@@ -31,6 +42,7 @@ def fibre_sums(rows, fibres, x, factor, lanes, sums):
 def sample(rows, fibres, sums, factor, lanes, weight, out):
     """out[e] += weight * <factor[rows[e]], sums[fibres[e]]> for every entry."""
     for e in range(out.size):
+        prefetch_row(sums, fibres[min(e + AHEAD, out.size - 1)], lanes)
         out[e] += weight * row_product(factor, rows[e], sums, fibres[e], lanes)
 
 
@@ -38,6 +50,7 @@ def sample(rows, fibres, sums, factor, lanes, weight, out):
 def row_sums(rows, fibres, x, sums, lanes, totals):
     """totals[rows[e]] += x[e] * sums[fibres[e]] for every entry."""
     for e in range(x.size):
+        prefetch_row(sums, fibres[min(e + AHEAD, x.size - 1)], lanes)
         add_scaled_row(totals, rows[e], np.float64(x[e]), sums, fibres[e], lanes)
 
 

@@ -21,18 +21,23 @@ def dot(left, right):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def conjugate_step(x, r, p, s, w, alpha, beta):
-    """Advance a conjugate gradient iteration in which w = A r and s = A p.
+def conjugate_step(x, r, p, s, w, alpha, beta, shift):
+    """Advance a conjugate gradient iteration in which w = A r and s = A p; returns ⟨r, r⟩.
 
-    p ← r + βp,  s ← w + βs,  x ← x + αp,  r ← r − αs
+    p ← r + βp,  s ← w + βs,  x ← x + αp,  r ← r − αs,  and then w ← shift · r to begin the next
     """
+    rr = 0.0
     for e in range(x.size):
         direction = r[e] + beta * p[e]
         image = w[e] + beta * s[e]
         p[e] = direction
         s[e] = image
         x[e] += alpha * direction
-        r[e] -= alpha * image
+        residual = r[e] - alpha * image
+        r[e] = residual
+        w[e] = shift * residual
+        rr += np.float64(residual) * np.float64(residual)
+    return rr
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)

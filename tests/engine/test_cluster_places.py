@@ -198,8 +198,9 @@ def test_a_share_is_closed_only_when_its_round_is_over(store, monkeypatch):
     monkeypatch.setattr(assignment, "SMALLEST_BLOCK", 2)
     share = Share(Assignment(store, tuple(range(len(store.partitions))), threads=3))
     program = Held(threading.Event(), threading.Event())
+    share.begin(1)
     with ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(share.contribute_at, (1, 0), program, None)
+        answer = pool.submit(share.contribute_to, 1, program, None)
         assert program.began.wait(60)
         closed = pool.submit(share.close)
         assert not closed.done()
@@ -207,4 +208,4 @@ def test_a_share_is_closed_only_when_its_round_is_over(store, monkeypatch):
         closed.result(timeout=60)
         assert answer.result(timeout=60) == (3.0,)
     with pytest.raises(StateLost, match="closed"):
-        share.contribute_at((2, 0), program, None)
+        share.contribute_to(1, program, None)

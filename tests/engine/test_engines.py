@@ -12,7 +12,7 @@ from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.dual.writing import write_dual_partitions
-from slrt_dask.engine import assignment, cluster, prepare
+from slrt_dask.engine import assignment, exchange, prepare
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
@@ -99,7 +99,7 @@ def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
 def test_workers_of_this_process_give_the_local_results(
     order, fan_in, store_of, reference, thread_client, monkeypatch
 ):
-    monkeypatch.setattr(cluster, "FAN_IN", fan_in)  # with 2 the tree has two levels
+    monkeypatch.setattr(exchange, "FAN_IN", fan_in)  # with 2 the tree has two levels
     dense, validation, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=7)
     with ClusterEngine(store, thread_client, validation=validation) as engine:

@@ -97,43 +97,38 @@ def held(store_of):
     share.close()
 
 
-def test_a_repeated_round_returns_its_answer_without_doing_it_again(held):
+@pytest.mark.parametrize("run", [0, 3])
+def test_a_run_that_was_made_before_is_refused(held, run):
+    held.begin(3)
+    with pytest.raises(StateLost, match=f"run {run} was asked for after run 3"):
+        held.begin(run)
+
+
+def test_a_run_is_over_when_another_begins(held):
     program = CountUp()
-    first = held.contribute_at((1, 0), program, 0)
-    assert held.contribute_at((1, 0), program, 0) == first
-    second = held.contribute_at((1, 1), program, 1)
-    assert second[0] == 2 * first[0]
-    assert held.contribute_at((1, 1), program, 1) == second
+    held.begin(1)
+    first = held.contribute_to(1, program, 0)
+    held.begin(5)
+    with pytest.raises(StateLost, match="run 1 was given up for run 5"):
+        held.contribute_to(1, program, 1)
+    assert held.contribute_to(5, program, 0)[1] == first[1]
 
 
-@pytest.mark.parametrize("position", [(1, 0), (1, 3), (2, 1), (0, 0)])
-def test_a_round_that_is_neither_the_last_nor_the_next_is_refused(held, position):
-    program = CountUp()
-    held.contribute_at((1, 0), program, 0)
-    held.contribute_at((1, 1), program, 1)
-    with pytest.raises(StateLost, match=f"round {position[1]} of run {position[0]}"):
-        held.contribute_at(position, program, 1)
-
-
-def test_a_share_that_was_just_loaded_refuses_a_later_round(held):
-    with pytest.raises(StateLost, match="round 4 of run 7"):
-        held.contribute_at((7, 4), CountUp(), 0)
-
-
-def test_a_new_run_may_begin_after_one_that_was_abandoned(held):
-    program = CountUp()
-    held.contribute_at((1, 0), program, 0)
-    held.contribute_at((5, 0), program, 0)
-    with pytest.raises(StateLost):
-        held.contribute_at((1, 1), program, 1)
+def test_vectors_are_dropped_when_a_run_begins(held):
+    held.begin(1)
+    held.contribute_to(1, CountUp(), 0)
+    before = {name for block in held.blocks for name in block.block.vectors.names}
+    held.begin(2, tuple(before - {"values"}))
+    assert {name for block in held.blocks for name in block.block.vectors.names} == {"values"}
 
 
 def test_a_round_that_failed_can_be_asked_for_again(held):
     program = CountUp()
-    held.contribute_at((1, 0), program, 0)
+    held.begin(1)
+    held.contribute_to(1, program, 0)
     with pytest.raises(ValueError, match="cannot be done"):
-        held.contribute_at((1, 1), program, "fail")
-    assert held.contribute_at((1, 1), program, 1)[1] == held.assignment.store.nnz
+        held.contribute_to(1, program, "fail")
+    assert held.contribute_to(1, program, 1)[1] == held.assignment.store.nnz
 
 
 def test_rounds_go_on_until_a_program_is_finished(held):

@@ -51,9 +51,7 @@ class Phases:
             (LocalEngine, "on_shares", lambda _, task, *__: ON_SHARES[task.__name__]),
         ):
             monkeypatch.setattr(owner, name, self._entering(getattr(owner, name), phase))
-        for name in ("_submit", "_submit_rounds"):
-            method = self._submitting(getattr(ClusterEngine, name))
-            monkeypatch.setattr(ClusterEngine, name, method)
+        monkeypatch.setattr(ClusterEngine, "_submit", self._submitting(ClusterEngine._submit))
         monkeypatch.setattr(Share, "contribute", self._stepping(Share.contribute))
 
     def watch_files(self):

@@ -1,4 +1,4 @@
-"""Tasks that are pinned to workers, submitted one by one or many at once.
+"""Tasks that are pinned to workers.
 
 A scheduler remembers for good every task group that it has ever seen, and makes a new one whenever
 a name comes up of which no task is left. So that it does not grow with the iterations of a fit, one
@@ -13,36 +13,6 @@ from functools import partial
 from typing import Any
 
 import distributed
-from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
-
-
-class PinnedGraph:
-    """Tasks, each on a worker of its own, that take each other's results."""
-
-    def __init__(self) -> None:
-        self._mark = uuid.uuid4().hex
-        self._layers: dict[str, dict[str, Any]] = {}
-        self._count = 0
-        self.labels: dict[str, str] = {}
-        """Every label, with a worker that has a task of it."""
-
-    def add(self, label: str, worker: str, task: Callable[..., Any], *results: Any) -> str:
-        """A task that is called with the results of other keys or futures; its key."""
-        self._count += 1
-        self.labels.setdefault(label, worker)
-        key = f"slrt-{label}-{self._mark}-{self._count}"
-        self._layers.setdefault(worker, {})[key] = (task, *results)
-        return key
-
-    def submit(self, client: distributed.Client, keys: list[str]) -> list[Any]:
-        """Futures for some of the tasks; the others run as far as these need them."""
-        layers = {
-            worker: MaterializedLayer(tasks, annotations={"workers": [worker]})
-            for worker, tasks in self._layers.items()
-        }
-        graph = HighLevelGraph(layers, {worker: set() for worker in layers})
-        futures: list[Any] = client.get(graph, keys, sync=False)
-        return futures
 
 
 class Submitter:
@@ -57,17 +27,8 @@ class Submitter:
         self._keep_group(label, worker)
         return self._submit(label, worker, task, *arguments)
 
-    def submit_graph(self, graph: PinnedGraph, *keys: str) -> list[Any]:
-        """All tasks of a graph at once; the futures of some."""
-        for label, worker in graph.labels.items():
-            self._keep_group(label, worker)
-        return graph.submit(self._client, list(keys))
-
     def scatter(self, worker: str, values: dict[str, Any], seconds: float) -> list[Any]:
-        """Values on a worker, as data that dask cannot, and so does not try to, remake.
-
-        A chain that begins so is forgotten link by link; one that begins with a task is kept whole.
-        """
+        """Values on a worker, straight from here: what is large should not pass the scheduler."""
         for label in values:
             self._keep_group(label, worker)
         named = {_key(label): value for label, value in values.items()}

@@ -1,0 +1,130 @@
+"""How the shares of a fit add up their contributions and hear what comes next, without a scheduler.
+
+Workers form a tree with the first one at its root. Every worker adds its children's sums to its own
+and passes the total to its parent; the root makes the next message, which goes down the same way.
+Parts travel straight from worker to worker and wait in a mailbox until they are asked for: a round
+costs two short hops, where tasks of a round each would cost two more through the scheduler.
+
+Nobody waits for ever: a mailbox is closed when the driver lets go of the run, or has died, and
+whoever waits at it raises StateLost.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from slrt_dask.errors import StateLost
+
+FAN_IN = 4
+"""How many workers one adds the sums of, besides its own."""
+
+Letter = tuple[int, int, str, int]
+"""What a part is: run, round, "sum" or "message", and the number of the worker that sent it."""
+
+
+class Mailbox:
+    """Parts that have come from other workers; threads wait here for those they need."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Letter, Any] = {}
+        self._changed = threading.Condition()
+        self._run = -1
+        self._closed = ""
+
+    def begin(self, run: int) -> None:
+        """From now on only parts of this run are of interest."""
+        with self._changed:
+            self._run = max(self._run, run)
+            self._parts = {key: part for key, part in self._parts.items() if key[0] >= run}
+            self._changed.notify_all()
+
+    def put(self, letter: Letter, part: Any) -> None:
+        with self._changed:
+            if letter[0] >= self._run:
+                self._parts[letter] = part
+                self._changed.notify_all()
+
+    def take(self, letter: Letter) -> Any:
+        """The part, as soon as it is there; StateLost when it will not come any more."""
+        with self._changed:
+            while letter not in self._parts:
+                if self._closed or letter[0] < self._run:
+                    raise StateLost(self._closed or "another run has begun")
+                self._changed.wait()
+            return self._parts.pop(letter)
+
+    def give_up(self, run: int) -> None:
+        """End a run that nobody wants any more."""
+        self.begin(run + 1)
+
+    def close(self, reason: str) -> None:
+        with self._changed:
+            self._closed = reason
+            self._parts.clear()
+            self._changed.notify_all()
+
+
+class Exchange(ABC):
+    """What a worker knows of the others: sums go up, messages come down."""
+
+    is_root = True
+
+    @abstractmethod
+    def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+        """The sum of all workers' parts, at the root; elsewhere nothing of use."""
+
+    @abstractmethod
+    def spread(self, message: Any) -> Any:
+        """The root's message, everywhere."""
+
+
+class Alone(Exchange):
+    """There are no others."""
+
+    def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+        return part
+
+    def spread(self, message: Any) -> Any:
+        return message
+
+
+class TreeExchange(Exchange):
+    """One worker's place in the tree during one run.
+
+    place : its number; the root's is 0
+    send : gives a part to the worker of a number
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        send: Callable[[int, Letter, Any], None],
+        run: int,
+        place: int,
+        workers: int,
+    ) -> None:
+        self.is_root = place == 0
+        self._mailbox, self._send, self._run, self._place = mailbox, send, run, place
+        self._parent = (place - 1) // FAN_IN
+        first = FAN_IN * place + 1
+        self._children = range(first, min(first + FAN_IN, workers))
+        self._round = 0
+
+    def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+        for child in self._children:
+            part = combine(part, self._mailbox.take((self._run, self._round, "sum", child)))
+        if not self.is_root:
+            self._send(self._parent, (self._run, self._round, "sum", self._place), part)
+        return part
+
+    def spread(self, message: Any) -> Any:
+        letter = (self._run, self._round, "message", self._parent)
+        if not self.is_root:
+            message = self._mailbox.take(letter)
+        for child in self._children:
+            self._send(child, (*letter[:3], self._place), message)
+        self._round += 1
+        return message
