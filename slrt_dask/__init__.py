@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion, load_completion
+    from slrt_dask.constraints import Bounds, Nonnegative
     from slrt_dask.data import (
         ObservationStore,
         from_array,
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
     )
     from slrt_dask.dual.certificate import Certificate
     from slrt_dask.fit import complete, resume
-    from slrt_dask.later import Bounds, Hankel, Linear, Nonnegative
+    from slrt_dask.later import Hankel, Linear
     from slrt_dask.scoring import Scores, evaluate
 
 # Names are imported when first used, so that `import slrt_dask` stays fast: the solver brings
 # numba and distributed, which opening a store does not need.
 _HOMES = {
-    "Bounds": "later",
+    "Bounds": "constraints",
     "Certificate": "dual.certificate",
     "Completion": "completion",
     "Hankel": "later",
     "Linear": "later",
-    "Nonnegative": "later",
+    "Nonnegative": "constraints",
     "ObservationStore": "data",
     "Scores": "scoring",
     "complete": "fit",

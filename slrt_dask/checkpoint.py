@@ -32,7 +32,7 @@ from slrt_dask.optim.rcg import ConjugateGradientState
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.rtr import TrustRegionState
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KEPT = 2
 STATES: dict[str, type[MethodState]] = {
     kind.__name__: kind for kind in (ConjugateGradientState, TrustRegionState)
@@ -50,6 +50,7 @@ class Checkpoint:
     arrays: dict[str, Any]
     scalars: dict[str, Any]
     dual_checksums: dict[int, int]
+    progress: dict[str, float]
 
     @property
     def dual(self) -> Path:
@@ -104,6 +105,7 @@ class CheckpointObserver:
 
     write_dual : writes the dual entries of a state into a directory; checksums by partition
     newest : the iteration of the checkpoint from which the run goes on, if there is one
+    progress : tells numbers of the problem that belong to the state
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class CheckpointObserver:
         cadence: Cadence,
         newest: int = -1,
         clock: Callable[[], float] = time.monotonic,
+        progress: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._directory = directory
         self._binding = binding
@@ -121,6 +124,7 @@ class CheckpointObserver:
         self._cadence = cadence
         self._newest = newest
         self._clock = clock
+        self._progress = progress
         self._last_time = clock()
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
@@ -130,7 +134,9 @@ class CheckpointObserver:
     def save(self, state: MethodState) -> None:
         """Make sure that there is a checkpoint of this state."""
         if self._newest != state.iteration:
-            write_checkpoint(self._directory, state, self._binding, self._write_dual)
+            write_checkpoint(
+                self._directory, state, self._binding, self._write_dual, self._progress()
+            )
             self._newest, self._last_time = state.iteration, self._clock()
 
     def _is_due(self, iteration: int) -> bool:
@@ -141,9 +147,16 @@ class CheckpointObserver:
 
 
 def write_checkpoint(
-    directory: Path, state: MethodState, binding: dict[str, Any], write_dual: WriteDual
+    directory: Path,
+    state: MethodState,
+    binding: dict[str, Any],
+    write_dual: WriteDual,
+    progress: dict[str, float] | None = None,
 ) -> Path:
-    """Write a state as the newest checkpoint; returns its directory."""
+    """Write a state as the newest checkpoint; returns its directory.
+
+    progress : numbers of the problem that belong to the state
+    """
     directory.mkdir(parents=True, exist_ok=True)
     name = f"{state.iteration:06d}"
     unfinished, target = directory / f"{name}.part", directory / name
@@ -158,6 +171,7 @@ def write_checkpoint(
         "format_version": FORMAT_VERSION,
         "kind": type(state).__name__,
         "state": scalars,
+        "progress": progress or {},
         "binding": binding,
         "arrays": {name: array.shape for name, array in arrays.items()},
         "arrays_checksum": zlib.crc32((unfinished / "state.bin").read_bytes()),
@@ -205,7 +219,7 @@ def _read_one(path: Path, binding: dict[str, Any]) -> Checkpoint | None:
         arrays = _read_arrays(raw, content["arrays"])
         checksums = {int(number): sum_ for number, sum_ in content["dual_checksums"].items()}
         kind, scalars, bound = STATES[content["kind"]], content["state"], content["binding"]
-        version = content["format_version"]
+        version, progress = content["format_version"], content.get("progress", {})
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if version != FORMAT_VERSION:
@@ -216,7 +230,7 @@ def _read_one(path: Path, binding: dict[str, Any]) -> Checkpoint | None:
         raise CheckpointMismatch(
             f"{path} belongs to other observations or settings than its run; start a new run"
         )
-    return Checkpoint(path, kind, arrays, scalars, checksums)
+    return Checkpoint(path, kind, arrays, scalars, checksums, progress)
 
 
 def _taken_apart(state: MethodState) -> tuple[dict[str, Any], dict[str, Any]]:

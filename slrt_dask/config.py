@@ -28,6 +28,7 @@ class FitSettings:
     method : "rcg" (conjugate gradients), "rtr" (trust region), or "auto"
     center : subtract the observed mean before the fit
     precision : of the solver's vectors; sums are float64 always
+    constraint : the table of a constraint, or None
     """
 
     ranks: tuple[int, ...]
@@ -41,6 +42,7 @@ class FitSettings:
     max_seconds: float | None = None
     precision: str = "float64"
     seed: int = 0
+    constraint: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.ranks or any(not _is_whole(rank) or rank < 1 for rank in self.ranks):
@@ -66,6 +68,12 @@ class FitSettings:
             )
         if self.max_seconds is not None:
             _require_positive("max_seconds", self.max_seconds)
+        if self.constraint is not None and not isinstance(self.constraint, dict):
+            raise InvalidConfig(
+                f"constraint is {self.constraint!r}; give a table, such as lower = 0"
+            )
+        if self.constraint is not None and self.method == "rtr":
+            raise InvalidConfig("method 'rtr' does not take constraints; use 'rcg', or 'auto'")
         if not _is_whole(self.seed) or self.seed < 0:
             raise InvalidConfig(f"seed is {self.seed!r}; give a whole number, at least 0")
 

@@ -17,6 +17,7 @@ from slrt_dask.checkpoint import Cadence, newest_iteration
 from slrt_dask.completion import Completion, TemporaryPlace, load_completion
 from slrt_dask.config import FitSettings
 from slrt_dask.connection import Connection
+from slrt_dask.constraints import Bounds, constraint_of
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, SlrtError
@@ -36,7 +37,7 @@ def complete(
     store: ObservationStore,
     ranks: tuple[int, ...] | str,
     *,
-    constraint: object = None,
+    constraint: Bounds | None = None,
     C: float | str = "auto",
     lambdas: tuple[float, ...] | None = None,
     method: str = "auto",
@@ -58,6 +59,7 @@ def complete(
     """Complete a tensor from its observations; the answer comes with a certificate.
 
     ranks : one rank per mode
+    constraint : Nonnegative(…) or Bounds(…): what the completed tensor has to satisfy
     C, lambdas : weights of the misfit and of the modes; only their products matter. `lambdas=None`
         weighs every mode by its length
     method : "rcg", "rtr", or "auto" (conjugate gradients: fewer sweeps on every tensor measured)
@@ -72,7 +74,8 @@ def complete(
     checkpoint_every : iterations between checkpoints, or a time such as "30s", where there is a
         run directory
     """
-    _refuse_what_is_not_there(ranks, C, constraint)
+    _refuse_what_is_not_there(ranks, C)
+    bounds = constraint_of(constraint)
     settings = FitSettings(
         ranks=_numbers("ranks", ranks, int),
         C=cast(float, C),
@@ -85,8 +88,11 @@ def complete(
         max_seconds=max_seconds,
         precision=precision,
         seed=seed,
+        constraint=None if bounds is None else bounds.to_dict(),
     )
     settings.check_shape(store.shape)
+    if bounds is not None:
+        bounds.check_shape(store.shape)
     if validation is not None and validation.shape != store.shape:
         raise InvalidInput(
             f"the validation store has shape {validation.shape}, the observations {store.shape}; "
@@ -220,7 +226,7 @@ def _numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]
     return tuple(kind(value) for value in values.tolist())
 
 
-def _refuse_what_is_not_there(ranks: object, C: object, constraint: object) -> None:
+def _refuse_what_is_not_there(ranks: object, C: object) -> None:
     if isinstance(ranks, str):
         raise NotYetAvailable(
             f"ranks={ranks!r} is not yet available; give one rank per mode, such as (10, 10, 5)"
@@ -229,5 +235,3 @@ def _refuse_what_is_not_there(ranks: object, C: object, constraint: object) -> N
         raise NotYetAvailable(
             f"C={C!r} is not yet available; give a number, larger for a closer fit to the data"
         )
-    if constraint is not None:
-        raise NotYetAvailable("constraints are not yet available; leave constraint out")

@@ -11,14 +11,6 @@ def _refuse(name: str) -> NoReturn:
     raise NotYetAvailable(f"{name} is not yet available in this release; complete without it")
 
 
-def Nonnegative(where: object = "all") -> NoReturn:
-    _refuse("Nonnegative")
-
-
-def Bounds(lower: object, upper: object, where: object = "all") -> NoReturn:
-    _refuse("Bounds")
-
-
 def Linear(A: object, b: object, kind: str = ">=") -> NoReturn:
     _refuse("Linear")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from slrt_dask import model_files
 from slrt_dask.checkpoint import (
@@ -17,15 +17,18 @@ from slrt_dask.checkpoint import (
 )
 from slrt_dask.completion import Completion, TemporaryPlace
 from slrt_dask.config import FitSettings
+from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.location import normal_path
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary
 from slrt_dask.dual.sampling import ValidationError
 from slrt_dask.dual.start import spectral_start
+from slrt_dask.dual.working_set import partition_extents
 from slrt_dask.dual.writing import (
     WriteFibreSums,
     read_dual_files,
+    read_places,
     write_dual_files,
     write_dual_partitions,
 )
@@ -42,8 +45,10 @@ from slrt_dask.optim.rcg import ConjugateGradient
 from slrt_dask.optim.records import IterationRecord, Observer
 from slrt_dask.optim.rtr import TrustRegion
 from slrt_dask.optim.stopping import StopRules
+from slrt_dask.posing import problem_of
 from slrt_dask.runs import RunDirectory
 
+Value = TypeVar("Value")
 METHODS = {"auto": ConjugateGradient, "rcg": ConjugateGradient, "rtr": TrustRegion}
 
 
@@ -71,15 +76,9 @@ class Fit:
         offset: float,
         validated: bool,
         newcomers: Newcomers | None = None,
+        most_extra: int | None = None,
     ) -> Fit:
-        weights = settings.lambdas or tuple(float(length) for length in engine.store.shape)
-        problem = DualProblem(
-            engine,
-            settings.ranks,
-            cost_weight=settings.C,
-            weights=weights,
-            certificate_rtol=min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10)),
-        )
+        problem = problem_of(engine, settings, offset, most_extra)
         return cls(engine, problem, settings, offset, validated, newcomers)
 
     def run(
@@ -143,7 +142,12 @@ class Fit:
     ) -> RunObserver:
         newest = -1 if state is None else state.iteration
         checkpoints = CheckpointObserver(
-            run.checkpoints, run.binding, self._write_dual_files, cadence, newest
+            run.checkpoints,
+            run.binding,
+            self._write_dual_files,
+            cadence,
+            newest,
+            progress=self.problem.progress,
         )
         return RunObserver(run, checkpoints, events)
 
@@ -154,8 +158,9 @@ class Fit:
         return [MoveObserver(self.newcomers, kept.checkpoints)]
 
     def _write_dual_files(self, directory: str, state: MethodState) -> dict[int, int]:
-        name = cast(Evaluation, state.evaluation).dual.name
-        return _joined(self.engine.on_shares(write_dual_files, directory, name))
+        vectors = (cast(Evaluation, state.evaluation).dual, *self.problem.kept_vectors)
+        names = tuple(vector.name for vector in vectors)
+        return _joined(self.engine.on_shares(write_dual_files, directory, names))
 
     def _last_state(self, run: RunDirectory) -> MethodState | None:
         while True:
@@ -169,9 +174,13 @@ class Fit:
 
     def _evaluation(self, checkpoint: Checkpoint) -> Evaluation:
         """What was known at a checkpoint's point; its dual goes back to where the blocks are."""
-        dual = self.engine.new_vector()
-        arguments = (str(checkpoint.dual), dual.name, checkpoint.dual_checksums)
-        self.engine.on_shares(read_dual_files, *arguments)
+        directory, checksums = str(checkpoint.dual), checkpoint.dual_checksums
+        if any(self.engine.on_shares(read_places, directory, checksums)):
+            self.engine.number_fibres()
+        dual, *kept = (self.engine.new_vector() for _ in (0, *self.problem.kept_vectors))
+        names = tuple(vector.name for vector in (dual, *kept))
+        self.engine.on_shares(read_dual_files, directory, names, checksums)
+        self.problem.go_on(checkpoint.progress, tuple(kept))
         inner = InnerSummary(**checkpoint.scalars["inner"])
         point = checkpoint.matrices("point")
         return Evaluation(point, float(checkpoint.scalars["cost"]), inner, dual)
@@ -193,8 +202,9 @@ class Fit:
         else:
             held, path = run.held, run.prepare_completion()
         store = self.engine.store.header
+        extents = _joined(self.engine.on_shares(partition_extents))
         header = ModelHeader(
-            dual=replace(store, kind="dual", dtype="float64", mean=0.0, digest=""),
+            dual=dual_header(store, extents),
             cost_weight=self.problem.cost_weight,
             lambdas=self.problem.weights,
             offset=self.offset,
@@ -222,8 +232,22 @@ class Fit:
         return Completion(path, written, evaluation.point, held)
 
 
-def _joined(parts: list[dict[int, int]]) -> dict[int, int]:
-    joined: dict[int, int] = {}
+def dual_header(store: StoreHeader, extents: dict[int, tuple[int, int, int]]) -> StoreHeader:
+    """The header of a store for dual entries, of which there may be more than observations."""
+    partitions = tuple(
+        replace(part, count=count, first_slice=first, stop_slice=stop)
+        for part, (count, first, stop) in zip(
+            store.partitions, (extents[number] for number in sorted(extents)), strict=True
+        )
+    )
+    entries = sum(part.count for part in partitions)
+    return replace(
+        store, kind="dual", dtype="float64", mean=0.0, digest="", nnz=entries, partitions=partitions
+    )
+
+
+def _joined(parts: list[dict[int, Value]]) -> dict[int, Value]:
+    joined: dict[int, Value] = {}
     for part in parts:
         joined.update(part)
     return joined

@@ -319,9 +319,8 @@ def test_held_out_observations_are_part_of_the_memory_that_is_planned(small, fit
         {"ranks": "auto"},
         {"ranks": "certified"},
         {"C": "auto"},
-        {"constraint": object()},
     ],
-    ids=["auto", "certified", "C", "constraint"],
+    ids=["auto", "certified", "C"],
 )
 def test_what_is_to_come_is_refused_by_name(options, small, fit):
     made = small(3)
@@ -332,8 +331,6 @@ def test_what_is_to_come_is_refused_by_name(options, small, fit):
 
 def test_documented_names_to_come_say_so():
     for call in (
-        lambda: slrt.Nonnegative(),
-        lambda: slrt.Bounds(0.0, 1.0),
         lambda: slrt.Linear(None, 0.0),
         lambda: slrt.Hankel((2, 2)),
     ):

@@ -39,9 +39,10 @@ class Certificate:
     violation: float = 0.0
 
     def __str__(self) -> str:
+        missed = f"; constraints are missed by {self.violation:.2g}" if self.violation else ""
         return (
             f"objective {self.primal:.6g}; the global optimum of the convex problem lies at most "
-            f"{100 * self.relative_gap:.3g} % below (at {self.dual:.6g} or above)"
+            f"{100 * self.relative_gap:.3g} % below (at {self.dual:.6g} or above){missed}"
         )
 
 
@@ -81,11 +82,13 @@ class Bounds:
         primal = cost_weight * products.r_dot_r + products.r_dot_x + energy
         captured = []
         for factor, totals, weight in zip(point, row_sums, weights, strict=True):
-            primal += 0.5 * weight * _nuclear_norm(factor, totals) ** 2
+            primal += 0.5 * weight * nuclear_norm(factor, totals) ** 2
             captured.append(float(np.vdot(factor, totals)))
         return cls(primal, energy, products.b_dot_x, tuple(captured), weights)
 
-    def certificate(self, lower: tuple[float, ...], upper: tuple[float, ...]) -> Certificate:
+    def certificate(
+        self, lower: tuple[float, ...], upper: tuple[float, ...], violation: float = 0.0
+    ) -> Certificate:
         """The certificate, given what bounds the K largest eigenvalues σ_k² of Z_k Z_kᵀ.
 
         Only the upper bounds decide what is promised; the paper's gap is an estimate.
@@ -97,7 +100,7 @@ class Bounds:
             0.5 * weight * (largest - known)
             for weight, largest, known in zip(self.weights, lower, self.captured, strict=True)
         )
-        return Certificate(self.primal, dual, gap, relative, paper_gap)
+        return Certificate(self.primal, dual, gap, relative, paper_gap, violation)
 
     def are_settled(self, lower: tuple[float, ...], upper: tuple[float, ...], rtol: float) -> bool:
         """Whether eigenvalues known to lie between two bounds tell the gap well enough."""
@@ -114,7 +117,7 @@ class Bounds:
         return max(self.overlap, 0.0) ** 2 / (4 * quadratic) if quadratic > 0.0 else 0.0
 
 
-def _nuclear_norm(factor: np.ndarray, totals: np.ndarray) -> float:
+def nuclear_norm(factor: np.ndarray, totals: np.ndarray) -> float:
     """‖U T‖_* for T = UᵀZ_k, given U (n, r) and Z_k Tᵀ (n, r): only r × r matrices are needed."""
     gram = factor.T @ totals
     triangle = np.asarray(np.linalg.qr(factor, mode="r"))

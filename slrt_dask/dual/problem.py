@@ -25,11 +25,15 @@ LARGEST_NORM = 1e40
 
 @dataclass(frozen=True)
 class InnerSummary:
-    """How the inner solve behind an evaluation ended; residual is relative to the observations."""
+    """How the inner solve behind an evaluation ended; relative to the observations.
+
+    violation : by how much constraints were missed when multipliers were last looked at
+    """
 
     iterations: int
     residual: float
     converged: bool
+    violation: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,22 @@ class DualProblem:
         # Right for a truncated solve too: off by half of rᵀA⁻¹r only, and never too high.
         cost = 0.5 * (outcome.b_dot_x + outcome.r_dot_x)
         return Evaluation(point, cost, self._summary(outcome, self._norm), dual)
+
+    def renew(self, evaluation: Evaluation, *, rtol: float) -> Evaluation | None:
+        """None: without constraints there is nothing that could change between steps."""
+        return None
+
+    @property
+    def kept_vectors(self) -> tuple[VectorHandle, ...]:
+        """Vectors that outlive an evaluation; a checkpoint has them beside its dual."""
+        return ()
+
+    def progress(self) -> dict[str, float]:
+        """What else has to be known to go on just so later."""
+        return {}
+
+    def go_on(self, progress: dict[str, float], kept: tuple[VectorHandle, ...]) -> None:
+        """Take up where another one was, given what it kept."""
 
     def gradient(self, evaluation: Evaluation) -> Point:
         """∇_k g = −λ_k Z_k (Z_kᵀ U_k), K matrices (n_k, r_k)."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.layout import write_partition
 from slrt_dask.dual.operator import Factors, Matrix, crossing_sums
+from slrt_dask.dual.working_set import restore_extra
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Finished, Program
 from slrt_dask.engine.share import Share
@@ -32,7 +33,7 @@ def write_dual_partitions(share: Share, path: str, vector: str) -> dict[int, int
     """Write a share's part of a dual vector into a created store; checksums by partition."""
     checksums = {}
     for number in share.assignment.partitions:
-        columns, _ = share.assignment.store.read_partition(number)
+        columns = share.partition_columns(number)
         name = share.assignment.store.partitions[number].name
         checksums[number] = write_partition(
             path, name, columns, share.partition_vector(number, vector)
@@ -40,29 +41,63 @@ def write_dual_partitions(share: Share, path: str, vector: str) -> dict[int, int
     return checksums
 
 
-def write_dual_files(share: Share, directory: str, vector: str) -> dict[int, int]:
-    """Write a share's part of a dual vector for a checkpoint; checksums by partition."""
+def write_dual_files(share: Share, directory: str, vectors: tuple[str, ...]) -> dict[int, int]:
+    """Write a share's part of some vectors for a checkpoint; checksums by partition.
+
+    Of entries that are not the store's, their places are written first.
+    """
     checksums = {}
     for number in share.assignment.partitions:
-        values = share.partition_vector(number, vector)
+        extra = np.stack(share.partition_columns(number, extra=True)).astype(np.int64)
+        pieces = [np.array([extra.shape[1]]), extra]
+        pieces += [share.partition_vector(number, name) for name in vectors]
+        checksum = 0
         with open(_dual_file(share, directory, number), "wb") as file:
-            file.write(values.data)
+            for piece in pieces:
+                content = np.ascontiguousarray(piece).data
+                file.write(content)
+                checksum = zlib.crc32(content, checksum)
             file.flush()
             os.fsync(file.fileno())
-        checksums[number] = zlib.crc32(values.data)
+        checksums[number] = checksum
     return checksums
 
 
-def read_dual_files(share: Share, directory: str, vector: str, checksums: dict[int, int]) -> None:
-    """Put a share's part of a checkpoint's dual vector back under a name."""
+def read_places(share: Share, directory: str, checksums: dict[int, int]) -> bool:
+    """Have the entries that a checkpoint has beyond the store's; whether there are any."""
+    extra = {
+        number: _read_dual_file(share, directory, number, checksums)[0]
+        for number in share.assignment.partitions
+    }
+    if not any(places.size for places in extra.values()):
+        return False
+    restore_extra(share, extra)
+    return True
+
+
+def read_dual_files(
+    share: Share, directory: str, vectors: tuple[str, ...], checksums: dict[int, int]
+) -> None:
+    """Put a share's part of a checkpoint's vectors back under names."""
     for number in share.assignment.partitions:
-        file = _dual_file(share, directory, number)
-        values = None
-        with contextlib.suppress(OSError, ValueError, EOFError):
-            values = np.fromfile(file, dtype=share.assignment.precision)
-        if values is None or zlib.crc32(values.data) != checksums.get(number):
-            raise StoreCorrupt(f"{file} was lost or altered after it was written")
-        share.put_partition_vector(number, vector, values)
+        _, values = _read_dual_file(share, directory, number, checksums)
+        for name, vector in zip(vectors, np.split(values, len(vectors)), strict=True):
+            share.put_partition_vector(number, name, vector)
+
+
+def _read_dual_file(
+    share: Share, directory: str, number: int, checksums: dict[int, int]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Places beyond the store's, (K, m), and the vectors one after another."""
+    file, content = _dual_file(share, directory, number), None
+    with contextlib.suppress(OSError, ValueError, EOFError):
+        content = np.fromfile(file, dtype=np.uint8)
+    if content is None or zlib.crc32(content.data) != checksums.get(number):
+        raise StoreCorrupt(f"{file} was lost or altered after it was written")
+    count, order = int(content[:8].view(np.int64)[0]), share.assignment.store.order
+    stop = 8 + 8 * order * count
+    places = content[8:stop].view(np.int64).reshape(order, count)
+    return places, content[stop:].view(share.assignment.precision)
 
 
 def _dual_file(share: Share, directory: str, number: int) -> str:

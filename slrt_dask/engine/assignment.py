@@ -81,19 +81,20 @@ def _load_partition(assignment: Assignment, number: int, pieces: int) -> list[Bl
     working = (values.astype(np.float64) - assignment.offset).astype(assignment.precision)
     slab = columns[assignment.store.slab_mode]
     cuts = cut_at_slices(slab, pieces)
+    low, high = _slices_of_partition(assignment.store, number)
+    borders = [low, *(int(slab[first]) for first, _ in cuts[1:]), high]
     blocks = [
         Block(
             tuple(column[first:stop] for column in columns),
             MemoryVectors(working[first:stop]),
             number,
             first,
+            slices=slices,
         )
-        for first, stop in cuts
+        for (first, stop), slices in zip(cuts, itertools.pairwise(borders), strict=True)
     ]
     if assignment.validation is not None:
-        first_slices = [int(slab[first]) for first, _ in cuts]
-        low, high = _slices_of_partition(assignment.store, number)
-        _attach_queries(assignment, blocks, [low, *first_slices[1:], high])
+        _attach_queries(assignment, blocks, borders)
     return blocks
 
 

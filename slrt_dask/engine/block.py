@@ -95,6 +95,9 @@ class Block:
 
     columns : K index arrays, sorted by the slab mode
     partition, position : which partition of the store, and where in it the block begins
+    slices : first and last but one of the slices that the block is responsible for, those without
+        entries included
+    found : places that a step wants to have among the entries from the next change of support on
     queries, query_values : places held out for validation that lie in these slices, if any
     """
 
@@ -103,6 +106,8 @@ class Block:
     partition: int
     position: int
     buffers: Buffers = field(default_factory=Buffers)
+    slices: tuple[int, int] = (0, 0)
+    found: IndexColumns | None = None
     queries: IndexColumns | None = None
     query_values: Vector | None = None
     numbered: tuple[BlockIndex, FibreNumbering] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,14 @@ class RestingBlock(Protocol):
     partition: int
     position: int
     entries: int
+    slices: tuple[int, int]
+
+    @property
+    def found(self) -> IndexColumns | None:
+        """What the last step wants to have among the entries."""
+
+    def contents(self) -> Contents:
+        """Everything that is needed to make the block anew."""
 
     def open(self, room: Room | None, buffers: Buffers, names: frozenset[str]) -> Block:
         """The block for one step; `names` are vectors it will most likely read."""
@@ -41,12 +50,35 @@ class RestingBlock(Protocol):
         """Bytes held in memory."""
 
 
+@dataclass(frozen=True)
+class Contents:
+    """A block's entries and vectors, and which entries are not the store's.
+
+    extra : (entries,) bool
+    """
+
+    block: Block
+    vectors: dict[str, Vector]
+    extra: NDArray[np.bool_]
+
+
 class MemoryBlock:
     """A block that stays in memory: opening and closing it does nothing."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, extra: NDArray[np.bool_] | None = None) -> None:
         self.block = block
         self.partition, self.position, self.entries = block.partition, block.position, block.entries
+        self.slices = block.slices
+        self._extra = extra
+
+    @property
+    def found(self) -> IndexColumns | None:
+        return self.block.found
+
+    def contents(self) -> Contents:
+        extra = np.zeros(self.entries, dtype=np.bool_) if self._extra is None else self._extra
+        names = self._vectors.names
+        return Contents(self.block, {name: self.block.vector(name) for name in names}, extra)
 
     def open(self, room: Room | None, buffers: Buffers, names: frozenset[str]) -> Block:
         self.block.buffers = buffers
@@ -75,6 +107,8 @@ class MemoryBlock:
         arrays: list[Any] = list(self.block.columns)
         if self.block.numbered is not None:
             arrays += list(self.block.numbered[0].fibres)
+        if self._extra is not None:
+            arrays.append(self._extra)
         held = {id(array): int(array.nbytes) for array in arrays}
         return sum(held.values()) + self._vectors.nbytes
 
@@ -89,11 +123,19 @@ class _Numbered:
     fibre_types: tuple[Any, ...]
 
 
+EXTRA = "extra"
+"""The file that says which entries are not the store's."""
+
+
 class FileBlock:
     """A block whose columns and vectors are in files of one directory."""
 
-    def __init__(self, block: Block, directory: Path) -> None:
+    def __init__(
+        self, block: Block, directory: Path, extra: NDArray[np.bool_] | None = None
+    ) -> None:
         self.partition, self.position, self.entries = block.partition, block.position, block.entries
+        self.slices = block.slices
+        self.found: IndexColumns | None = None
         self._directory = directory
         self._column_type = block.columns[0].dtype
         self._order = len(block.columns)
@@ -103,7 +145,29 @@ class FileBlock:
         directory.mkdir()
         for mode, column in enumerate(block.columns):
             write_file(directory / f"rows_{mode}", column)
-        write_file(directory / VALUES, block.values)
+        assert isinstance(block.vectors, MemoryVectors)
+        for name in block.vectors.names:
+            write_file(directory / name, block.vector(name))
+        if extra is not None:
+            write_file(directory / EXTRA, extra)
+
+    def contents(self) -> Contents:
+        columns = tuple(
+            self._whole(f"rows_{mode}", self._column_type) for mode in range(self._order)
+        )
+        vectors = {
+            file.name: self._whole(file.name, self._value_type)
+            for file in self._directory.iterdir()
+            if file.name != EXTRA and not file.name.startswith(("rows_", "fibres_"))
+        }
+        extra = np.zeros(self.entries, dtype=np.bool_)
+        if (self._directory / EXTRA).exists():
+            read_file(self._directory / EXTRA, extra)
+        block = Block(
+            columns, MemoryVectors(vectors[VALUES]), self.partition, self.position,
+            slices=self.slices, queries=self._queries, query_values=self._query_values,
+        )  # fmt: skip
+        return Contents(block, vectors, extra)
 
     def open(self, room: Room | None, buffers: Buffers, names: frozenset[str]) -> Block:
         assert room is not None
@@ -114,7 +178,7 @@ class FileBlock:
         vectors = FileVectors(self._directory, self.entries, self._value_type, room)
         vectors.prefetch(names)
         block = Block(
-            columns, vectors, self.partition, self.position, buffers,
+            columns, vectors, self.partition, self.position, buffers, self.slices, None,
             self._queries, self._query_values,
         )  # fmt: skip
         if self._numbered is not None:
@@ -126,11 +190,10 @@ class FileBlock:
         block.vectors.write_back()
         if self._numbered is None and block.numbered is not None:
             self._numbered = self._resting_numbering(*block.numbered)
+        self.found = block.found
 
     def vector(self, name: str) -> Vector:
-        vector = np.empty(self.entries, dtype=self._value_type)
-        read_file(self._directory / name, vector)
-        return vector
+        return self._whole(name, self._value_type)
 
     def put(self, name: str, values: NDArray[Any]) -> None:
         write_file(self._directory / name, values.astype(self._value_type, copy=False))
@@ -139,9 +202,18 @@ class FileBlock:
         for name in names:
             (self._directory / name).unlink(missing_ok=True)
 
+    def remove(self) -> None:
+        """Remove its files; the block is of no use after it."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
     @property
     def nbytes(self) -> int:
         return 0 if self._numbered is None else self._numbered.index.starts.nbytes
+
+    def _whole(self, name: str, dtype: Any) -> NDArray[Any]:
+        array = np.empty(self.entries, dtype=dtype)
+        read_file(self._directory / name, array)
+        return array
 
     def _read(self, room: Room, name: str, dtype: Any) -> NDArray[Any]:
         array = room.array(dtype, self.entries)

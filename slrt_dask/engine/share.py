@@ -19,6 +19,7 @@ from slrt_dask.engine.costs import ROOMS
 from slrt_dask.engine.program import Program
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
+from slrt_dask.engine.support import Change, resupported
 from slrt_dask.errors import MemoryBudgetExceeded, StateLost
 
 REMEMBERED_ROUNDS = 1000
@@ -29,7 +30,7 @@ class Share:
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self._scratch = None
+        self._scratch, self._made = None, 0
         if assignment.streaming is not None:
             self._scratch = ScratchDirectory(assignment.streaming.directory)
         try:
@@ -94,6 +95,30 @@ class Share:
         for block in self.blocks:
             block.drop(names)
 
+    def change_support(self, change: Change) -> None:
+        """Make every block anew on other entries; they have to be numbered again after it.
+
+        Vectors keep their numbers, and are zero where an entry is new.
+        """
+        with self._busy:
+            for number, resting in enumerate(self.blocks):
+                contents = resting.contents()
+                keep, added = change(contents, resting.found)
+                block, extra = resupported(contents, self.assignment.store.slab_mode, keep, added)
+                self.blocks[number] = self._resting(block, extra)
+                if isinstance(resting, FileBlock):
+                    resting.remove()
+            self._chains = self._made_chains()
+
+    def partition_columns(self, partition: int, *, extra: bool = False) -> list[NDArray[Any]]:
+        """The index columns of one partition's entries, or only those that are not the store's."""
+        pieces = []
+        for resting in self._pieces(partition):
+            contents = resting.contents()
+            chosen = contents.extra if extra else slice(None)
+            pieces.append([column[chosen] for column in contents.block.columns])
+        return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
+
     def partition_vector(self, partition: int, name: str) -> NDArray[Any]:
         """A named vector over one whole partition, in the store's order."""
         return np.concatenate([block.vector(name) for block in self._pieces(partition)])
@@ -125,13 +150,13 @@ class Share:
         return sorted(pieces, key=lambda block: block.position)
 
     def _loaded(self) -> list[RestingBlock]:
-        blocks: list[RestingBlock] = []
-        for block in load_blocks(self.assignment):
-            if self._scratch is None:
-                blocks.append(MemoryBlock(block))
-            else:
-                blocks.append(FileBlock(block, self._scratch.path / f"b{len(blocks):05d}"))
-        return blocks
+        return [self._resting(block, None) for block in load_blocks(self.assignment)]
+
+    def _resting(self, block: Block, extra: NDArray[np.bool_] | None) -> RestingBlock:
+        if self._scratch is None:
+            return MemoryBlock(block, extra)
+        self._made += 1
+        return FileBlock(block, self._scratch.path / f"b{self._made:05d}", extra)
 
     def _made_chains(self) -> list[Chain]:
         largest = max((block.entries for block in self.blocks), default=0)

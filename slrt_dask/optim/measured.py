@@ -92,7 +92,7 @@ class MeasuredProblem:
         evaluation = self.evaluate(point, rtol=accuracy.loosest, warm=None)
         if accuracy.noise_scale is None:
             evaluation = self.sharpen(evaluation)
-        return self.settle(self.linearise(evaluation), tightening=1.0)
+        return self.renew(self.settle(self.linearise(evaluation), tightening=1.0), tightening=1.0)
 
     def refine(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
         """The same point solved again to rtol, unless it already is; the noise seen is noted."""
@@ -123,6 +123,16 @@ class MeasuredProblem:
             if refined is start.evaluation:
                 return start
             start = self.linearise(refined)
+
+    def renew(self, at: Linearised, *, tightening: float) -> Linearised:
+        """The same point under the g of the next step; the very same where g is as it was."""
+        rtol = self.inner_tolerance(at, tightening=tightening)
+        renewed = self.problem.renew(at.evaluation, rtol=rtol)
+        if renewed is None:
+            return at
+        self.inner_iterations += renewed.inner.iterations
+        self.inner_converged &= renewed.inner.converged
+        return self.settle(self.linearise(renewed), tightening=tightening)
 
     def inner_tolerance(self, start: Linearised, *, tightening: float) -> float:
         """The residual that steps from here are solved to."""

@@ -29,6 +29,10 @@ class InnerReport(Protocol):
     def converged(self) -> bool:
         """False when the solve stopped before the tolerance it was asked for."""
 
+    @property
+    def violation(self) -> float:
+        """By how much constraints are missed, relative to ‖y‖; 0 where there are none."""
+
 
 class Evaluation(Protocol):
     """What is known of g at a point; it may carry an opaque dual besides."""
@@ -93,6 +97,13 @@ class Problem(Protocol[EvaluationType]):
 
     def evaluate(self, point: Point, *, rtol: float, warm: EvaluationType | None) -> EvaluationType:
         """Solve the inner problem at point to ‖r‖ ≤ rtol ‖y‖, starting from the dual of warm."""
+
+    def renew(self, evaluation: EvaluationType, *, rtol: float) -> EvaluationType | None:
+        """The same point under a g that has changed with what was learnt there; None if it has not.
+
+        Constraints bring multipliers and a working set, which are brought up to date between steps,
+        as far as that makes a difference of more than rtol.
+        """
 
     def gradient(self, evaluation: EvaluationType) -> Point:
         """Euclidean gradient of g, K arrays (n_k, r_k)."""

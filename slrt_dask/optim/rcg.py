@@ -78,18 +78,20 @@ class ConjugateGradient:
         found = self._descend(measured, state)
         start, trial = found.start, found.trial
         if trial is None:
+            renewed = measured.renew(start, tightening=found.tightening)
             return self._next(
                 measured,
                 state,
-                start,
+                renewed,
                 step=0.0,
-                direction=scale(-1.0, start.gradient),
+                direction=scale(-1.0, renewed.gradient),
                 tightening=found.tightening,
                 last_decrease=0.0,
-                exhausted=True,
+                exhausted=renewed is start,
             )
         end = trial.end or measured.linearise(trial.evaluation)
         end = measured.settle(end, tightening=found.tightening)
+        end = measured.renew(end, tightening=found.tightening)
         length = trial.multiplier * measured.manifold.norm(start.evaluation.point, found.direction)
         return self._next(
             measured,

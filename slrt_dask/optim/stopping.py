@@ -35,7 +35,7 @@ class StopRules:
     gap_tolerance: float = 1e-3
     """On the certified relative gap; 0 is never met, not even by rounding."""
     gradient_tolerance: float = 1e-6
-    """Met when ‖grad‖ ≤ gradient_tolerance · |g|."""
+    """Met when ‖grad‖ ≤ gradient_tolerance · |g|, and constraints are missed by no more of ‖y‖."""
     max_iterations: int = 200
     max_seconds: float | None = None
 
@@ -55,7 +55,8 @@ class StopRules:
 
     def reason(self, state: MethodState, seconds: float) -> StopReason | None:
         """Why a run in this state should end, its gap aside; None to go on."""
-        if state.gradient_norm <= self.gradient_tolerance * abs(state.evaluation.cost):
+        flat = state.gradient_norm <= self.gradient_tolerance * abs(state.evaluation.cost)
+        if flat and state.evaluation.inner.violation <= self.gradient_tolerance:
             return StopReason.GRADIENT
         if state.exhausted:
             capped = not state.inner_converged

@@ -69,6 +69,9 @@ class InterruptedProblem:
     def evaluate(self, point, *, rtol, warm):
         return self._ask("evaluate", point, rtol=rtol, warm=warm)
 
+    def renew(self, evaluation, *, rtol):
+        return self._ask("renew", evaluation, rtol=rtol)
+
     def gradient(self, evaluation):
         return self._ask("gradient", evaluation)
 

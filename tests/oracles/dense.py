@@ -65,6 +65,7 @@ class DenseInner:
     iterations: int
     residual: float
     converged: bool
+    violation: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,9 @@ class DenseProblem:
         self.sweeps += iterations
         inner = DenseInner(iterations, residual, residual <= max(1.01 * rtol, 1e-11))
         return DenseEvaluation(point, float(0.5 * (self.y + r) @ z), inner, self.scatter(z))
+
+    def renew(self, evaluation, *, rtol):
+        return None
 
     def gradient(self, evaluation):
         Z = evaluation.dual

@@ -1,0 +1,186 @@
+"""What a completed tensor may be asked to satisfy, in the words of the caller.
+
+A constraint is a plain value: checked when it is made, written into a run's settings as a table,
+and read from there. What it means for the dual problem is the business of `dual`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slrt_dask.data.location import normal_path
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.errors import InvalidConfig, InvalidInput
+
+MOST_PLACES = 100_000
+"""Places that a constraint may name itself; more of them belong into a store."""
+Bound = float | tuple[float, ...] | None
+Places = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """lower ≤ W ≤ upper at some entries of the tensor.
+
+    lower, upper : a number, one number for every index of `mode`, or None for no bound
+    where : "all" entries; the "observed" ones; those of a store (or its path); or those of an index
+        array (K, m), up to 100,000 of them. Only "all" needs the whole tensor to be looked through
+    mode : which mode a bound that is not a single number runs along
+
+    Observed values may lie outside: they are noisy. Bounds are in the units of the data, also with
+    `center=True`.
+    """
+
+    lower: Bound = None
+    upper: Bound = None
+    where: Any = "all"
+    mode: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, _checked_bound(name, getattr(self, name)))
+        object.__setattr__(self, "where", _checked_where(self.where))
+        lengths = {len(bound) for bound in (self.lower, self.upper) if isinstance(bound, tuple)}
+        if lengths and self.mode is None:
+            raise InvalidInput("a bound with several numbers needs the mode it runs along: mode=…")
+        if len(lengths) > 1:
+            raise InvalidInput(f"lower and upper have different lengths: {sorted(lengths)}")
+        if self.lower is None and self.upper is None:
+            raise InvalidInput("give a lower bound, an upper one, or both")
+        low, high = self._vectors(max(lengths, default=1))
+        if (low > high).any():
+            place = int(np.argmax(low > high))
+            raise InvalidInput(
+                f"the lower bound {low[place]:g} is above the upper bound {high[place]:g}"
+                + (f" at index {place} of mode {self.mode}" if lengths else "")
+                + "; no tensor satisfies both"
+            )
+
+    @property
+    def everywhere(self) -> bool:
+        return isinstance(self.where, str) and self.where == "all"
+
+    @property
+    def where_store(self) -> str | None:
+        """The path of a store that says where the bounds hold."""
+        named = isinstance(self.where, str) and self.where not in ("all", "observed")
+        return str(self.where) if named else None
+
+    @property
+    def where_places(self) -> NDArray[np.int64] | None:
+        """Places (K, m) where the bounds hold, if they were given as such."""
+        return None if isinstance(self.where, str) else np.array(self.where, dtype=np.int64)
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse what cannot be bounds of a tensor of this shape."""
+        if self.mode is not None:
+            if not 0 <= self.mode < len(shape):
+                raise InvalidInput(
+                    f"mode {self.mode} of the bounds is not one of {len(shape)} modes"
+                )
+            for name in ("lower", "upper"):
+                bound = getattr(self, name)
+                if isinstance(bound, tuple) and len(bound) != shape[self.mode]:
+                    raise InvalidInput(
+                        f"{name} has {len(bound)} numbers, mode {self.mode} {shape[self.mode]} "
+                        f"indices; give one for each"
+                    )
+        places = self.where_places
+        if places is not None:
+            _check_places(places, shape)
+
+    def vectors(self, shape: tuple[int, ...]) -> tuple[int, NDArray[Any], NDArray[Any]]:
+        """A mode, and for each of its indices the lower and the upper bound."""
+        mode = 0 if self.mode is None else self.mode
+        return mode, *self._vectors(shape[mode])
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def _vectors(self, length: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        low = -np.inf if self.lower is None else self.lower
+        high = np.inf if self.upper is None else self.upper
+        return np.full(length, low, dtype=np.float64), np.full(length, high, dtype=np.float64)
+
+
+def Nonnegative(where: Any = "all") -> Bounds:
+    """W ≥ 0; `where` as in Bounds."""
+    return Bounds(lower=0.0, where=where)
+
+
+def constraint_of(value: Any) -> Bounds | None:
+    """A constraint from what a caller gave, or from a table of a file."""
+    if value is None or isinstance(value, Bounds):
+        return value
+    if not isinstance(value, dict):
+        raise InvalidInput(
+            f"constraint is {value!r}; give Nonnegative(…) or Bounds(…), or leave it out"
+        )
+    unknown = sorted(set(value) - {"lower", "upper", "where", "mode"})
+    if unknown:
+        raise InvalidConfig(
+            f"a constraint has no key {unknown[0]!r}; known keys are lower, upper, where, mode"
+        )
+    return Bounds(**value)
+
+
+def _checked_bound(name: str, bound: Any) -> Bound:
+    if bound is None:
+        return None
+    numbers = np.asarray(bound)
+    if numbers.dtype.kind not in "iuf" or numbers.ndim > 1 or np.isnan(numbers).any():
+        raise InvalidInput(f"{name} is {bound!r}; give a number, or one for every index of a mode")
+    if numbers.ndim == 0:
+        value = float(numbers)
+        empty = -math.inf if name == "lower" else math.inf
+        if math.isinf(value) and value != empty:
+            raise InvalidInput(f"{name} is {value}; no tensor satisfies that")
+        return None if math.isinf(value) else value
+    return tuple(float(number) for number in numbers)
+
+
+def _checked_where(where: Any) -> str | Places:
+    if isinstance(where, ObservationStore):
+        return where.path
+    if isinstance(where, (str, os.PathLike)):
+        text = os.fspath(where)
+        return text if text in ("all", "observed") else normal_path(text)
+    return _places_of(where)
+
+
+def _places_of(where: ArrayLike) -> Places:
+    try:
+        places = np.asarray(where)
+    except ValueError as error:
+        raise InvalidInput(f"where must be rows of equal length: {error}") from error
+    if places.ndim != 2 or places.dtype.kind not in "iu":
+        raise InvalidInput(
+            "where must be 'all', 'observed', a store, or whole-number indices of shape (K, m)"
+        )
+    if places.shape[1] > MOST_PLACES:
+        raise InvalidInput(
+            f"where names {places.shape[1]:,} places, more than {MOST_PLACES:,}; put them into a "
+            f"store with from_coo and give that"
+        )
+    return tuple(tuple(int(index) for index in row) for row in places)
+
+
+def _check_places(places: NDArray[np.int64], shape: tuple[int, ...]) -> None:
+    if places.shape[0] != len(shape):
+        raise InvalidInput(
+            f"where has {places.shape[0]} rows for a tensor of order {len(shape)}; give one a mode"
+        )
+    for mode, (row, length) in enumerate(zip(places, shape, strict=True)):
+        outside = (row < 0) | (row >= length)
+        if outside.any():
+            number = int(np.argmax(outside))
+            raise InvalidInput(
+                f"place {number} of where has index {int(row[number])} in mode {mode}, which is "
+                f"out of range for the shape {shape}"
+            )

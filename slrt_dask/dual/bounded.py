@@ -1,0 +1,292 @@
+"""The dual problem with bounds on entries: W ≥ lower, W ≤ upper, everywhere or where it is asked.
+
+    g(U) = max ⟨Z, Y⟩ − ‖Z‖²/(4C) + ⟨S⁺, lower⟩ − ⟨S⁻, upper⟩ − Σ_k λ_k/2 ‖U_kᵀ (Z + S)_k‖²
+
+S, the multipliers, is as large as the tensor but zero wherever W keeps clear of its bounds. So it
+is kept on a working set of entries, which grows where a scan of W finds bounds missed, and is
+pruned. For every U the multipliers get a proximal term, −μ/2 ‖S − centre‖², which makes the inner
+problem as well conditioned as it is without bounds; between steps the centre moves to S (the method
+of multipliers), and the term vanishes. At a fixed U, `settle` moves it until it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from slrt_dask.dual.bounds import (
+    MARKS,
+    BoundedProducts,
+    BoundVectors,
+    Clear,
+    Mark,
+    MeasureBounded,
+    MoveCentre,
+)
+from slrt_dask.dual.certificate import Bounds, Certificate, nuclear_norm
+from slrt_dask.dual.newton import BoundedOutcome, BoundedSolve
+from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary
+from slrt_dask.dual.scan import Scan, ScanOutcome
+from slrt_dask.dual.working_set import Places, bound_places, take_found
+from slrt_dask.engine.base import Engine, VectorHandle
+from slrt_dask.errors import InvalidInput, MemoryBudgetExceeded
+from slrt_dask.kernels.bounds import BOUNDED, OBSERVED
+from slrt_dask.optim.manifold import Point
+
+MOST_IDLE_SCANS = 8
+"""Steps between scans, at most, while they find nothing."""
+MOST_SETTLING = 500
+LEAST_PENALTY = 1e-3
+"""In units of 1/(2C): with less, the inner problem is as ill conditioned as without a penalty."""
+SLOW = 0.5
+"""Multipliers that come closer by less than this factor are held back too much."""
+
+
+class BoundedProblem(DualProblem):
+    """g with bounds, for the observations that an engine holds.
+
+    where : places at which the bounds hold; None for the observed entries
+    everywhere : whether they hold for all entries
+    bound_tolerance : by how much, relative to the data's size, a bound may be missed without the
+        entry being looked after
+    most_extra : entries beside the observed ones that there is room for
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ranks: tuple[int, ...],
+        *,
+        cost_weight: float,
+        weights: tuple[float, ...],
+        bounds: BoundVectors,
+        where: Places | None = None,
+        everywhere: bool = False,
+        bound_tolerance: float = 0.0,
+        most_extra: int | None = None,
+        certificate_rtol: float = 1e-5,
+        max_inner_iterations: int = 1000,
+    ) -> None:
+        super().__init__(
+            engine,
+            ranks,
+            cost_weight=cost_weight,
+            weights=weights,
+            certificate_rtol=certificate_rtol,
+            max_inner_iterations=max_inner_iterations,
+        )
+        self.bounds = bounds
+        self.centre = engine.new_vector()
+        self._everywhere = everywhere
+        self._bound_tolerance = bound_tolerance * self._norm / math.sqrt(engine.store.nnz)
+        self._scan_in, self._idle_scans = 0, 1
+        self._most_extra = most_extra
+        engine.run(Clear((MARKS, self.centre.name)))
+        engine.run(Mark(OBSERVED + BOUNDED))
+        if where is not None:
+            self._take(bound_places, where)
+
+    def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
+        solution = self.engine.new_vector()
+        outcome: BoundedOutcome = self.engine.run(
+            BoundedSolve(
+                Factors.of(point),
+                self.weights,
+                self._slab_mode,
+                2.0 * self.cost_weight,
+                self.bounds,
+                solution.name,
+                None if warm is None else warm.dual.name,
+                self.centre.name,
+                rtol * self._norm,
+                self._max_inner_iterations,
+            )
+        )
+        self.sweeps += outcome.sweeps
+        residual = math.sqrt(outcome.r_dot_r) / self._norm if self._norm > 0.0 else 0.0
+        violation = 0.0 if warm is None else warm.inner.violation
+        inner = InnerSummary(outcome.iterations, residual, outcome.converged, violation)
+        return Evaluation(point, outcome.cost, inner, solution)
+
+    def hessian(self, evaluation: Evaluation, direction: Point, *, rtol: float) -> Point:
+        raise InvalidInput("the trust region has no Hessian with bounds; use method='rcg'")
+
+    # ---- multipliers and working set ---------------------------------------------------------
+
+    def renew(self, evaluation: Evaluation, *, rtol: float) -> Evaluation | None:
+        """Move the multipliers' centre and bring the working set up to date."""
+        moved, distance = self._multipliers(evaluation)
+        found = self._grown(evaluation) if self._everywhere else 0
+        missed = self.bounds.penalty * distance
+        violation = missed / self._norm if self._norm > 0.0 else 0.0
+        if violation <= rtol and not found:
+            return None
+        if moved is not None:
+            self.centre = moved
+        renewed = self.evaluate(evaluation.point, rtol=rtol, warm=evaluation)
+        return replace(renewed, inner=replace(renewed.inner, violation=violation))
+
+    def settle(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
+        """The evaluation with multipliers that move no more, and no bound missed anywhere."""
+        last, least = math.inf, LEAST_PENALTY * self.shift
+        for _ in range(MOST_SETTLING):
+            self._scan_in = 0
+            renewed = self.renew(evaluation, rtol=rtol)
+            if renewed is None:
+                return evaluation
+            evaluation = renewed
+            if evaluation.inner.violation > SLOW * last and self.bounds.penalty > least:
+                # Multipliers move faster with less to hold them back.
+                self.bounds = replace(self.bounds, penalty=0.5 * self.bounds.penalty)
+            last = evaluation.inner.violation
+        return evaluation
+
+    @property
+    def kept_vectors(self) -> tuple[VectorHandle, ...]:
+        return (self.centre,)
+
+    def progress(self) -> dict[str, float]:
+        return {
+            "penalty": self.bounds.penalty,
+            "scan_in": self._scan_in,
+            "idle_scans": self._idle_scans,
+        }
+
+    def go_on(self, progress: dict[str, float], kept: tuple[VectorHandle, ...]) -> None:
+        self.bounds = replace(self.bounds, penalty=progress["penalty"])
+        self._scan_in, self._idle_scans = int(progress["scan_in"]), int(progress["idle_scans"])
+        (self.centre,) = kept
+        self.engine.run(Mark(BOUNDED))
+
+    def _multipliers(self, evaluation: Evaluation) -> tuple[VectorHandle, float]:
+        """The multipliers of an evaluation, and how far they are from their centre."""
+        target = self.engine.new_vector()
+        (squares,) = self.engine.run(
+            MoveCentre(
+                evaluation.dual.name,
+                self.centre.name,
+                target.name,
+                self.bounds,
+                2.0 * self.cost_weight,
+            )
+        )
+        return target, math.sqrt(squares)
+
+    def _grown(self, evaluation: Evaluation) -> int:
+        """Scan if that is due, and take what was found; how much that was."""
+        if self._scan_in > 0:
+            self._scan_in -= 1
+            return 0
+        found = self._scanned(evaluation).found
+        self._idle_scans = 1 if found else min(2 * self._idle_scans, MOST_IDLE_SCANS)
+        self._scan_in = self._idle_scans - 1
+        if found:
+            self._take(take_found, self.centre.name, evaluation.dual.name)
+        return found
+
+    def _take(self, task: Callable[..., int], *arguments: Any) -> None:
+        """Change the working set on every share; its new entries are numbered and marked."""
+        extra = sum(self.engine.on_shares(task, *arguments))
+        if self._most_extra is not None and extra > self._most_extra:
+            raise MemoryBudgetExceeded(
+                f"bounds have to be looked after at {extra:,} entries beside the observed ones; "
+                f"there is room for {self._most_extra:,}; raise the memory limit, or bound only "
+                f"where='observed'"
+            )
+        self.engine.number_fibres()
+        self.engine.run(Mark(BOUNDED))
+
+    def _scanned(self, evaluation: Evaluation) -> ScanOutcome:
+        self.sweeps += 1
+        outcome: ScanOutcome = self.engine.run(
+            Scan(
+                evaluation.dual.name,
+                Factors.of(evaluation.point),
+                self.weights,
+                self.bounds,
+                self._bound_tolerance,
+            )
+        )
+        return outcome
+
+    # ---- certificate -------------------------------------------------------------------------
+
+    def certify(self, evaluation: Evaluation) -> Certificate:
+        """Bounds on the distance to the optimum, the answer having been made feasible."""
+        products: BoundedProducts = self.engine.run(
+            MeasureBounded(
+                evaluation.dual.name,
+                Factors.of(evaluation.point),
+                self.weights,
+                self.bounds,
+                2.0 * self.cost_weight,
+            )
+        )
+        self.sweeps += 1
+        violation = products.violation
+        if self._everywhere:
+            violation = max(violation, self._scanned(evaluation).violation)
+        row_sums = self.row_sums(evaluation.dual, evaluation.point)
+        parts = Bounds(
+            self._feasible_primal(evaluation.point, row_sums, products, violation),
+            products.z_dot_z / (4 * self.cost_weight),
+            products.overlap,
+            tuple(
+                float(np.vdot(factor, totals))
+                for factor, totals in zip(evaluation.point, row_sums, strict=True)
+            ),
+            self.weights,
+        )
+        lower, upper = self._eigenvalues.bounds(
+            lambda vectors: self.row_sums(evaluation.dual, vectors),
+            evaluation.point,
+            row_sums,
+            lambda lower, upper: parts.are_settled(lower, upper, self._certificate_rtol),
+        )
+        return parts.certificate(lower, upper, violation)
+
+    def _feasible_primal(
+        self, point: Point, row_sums: Point, products: BoundedProducts, violation: float
+    ) -> float:
+        """The objective at the answer moved inside its bounds, or more than that.
+
+        Either all entries are shifted by the violation, or the answer is drawn towards the middle
+        of the bounds; whichever costs less. The part that takes the shift, a tensor of rank one, is
+        the one where it costs least.
+        """
+        norms = [
+            weight * nuclear_norm(factor, totals)
+            for factor, totals, weight in zip(point, row_sums, self.weights, strict=True)
+        ]
+        misfit = math.sqrt(max(products.misfit, 0.0))
+        shape = self.engine.store.shape
+        entries = math.sqrt(math.prod(shape))
+        drawn = violation / (violation + self.bounds.margin) if violation > 0.0 else 0.0
+        middle = float(np.linalg.norm(self.bounds.middle)) / math.sqrt(shape[self.bounds.mode])
+        ways = [
+            self._objective(
+                (1.0 - drawn) * misfit + drawn * math.sqrt(products.middle_misfit),
+                [(1.0 - drawn) * norm for norm in norms],
+                drawn * middle * entries,
+            )
+        ]
+        if self.bounds.one_sided:
+            shifted = misfit + violation * math.sqrt(self.engine.store.nnz)
+            ways.append(self._objective(shifted, norms, violation * entries))
+        return min(ways)
+
+    def _objective(self, misfit: float, norms: list[float], shift: float) -> float:
+        """C misfit² + Σ_k norm_k²/(2λ_k), with a shift's norm added to the part it costs least."""
+        plain = sum(
+            norm**2 / (2 * weight) for norm, weight in zip(norms, self.weights, strict=True)
+        )
+        cheapest = min(
+            ((norm + shift) ** 2 - norm**2) / (2 * weight)
+            for norm, weight in zip(norms, self.weights, strict=True)
+        )
+        return self.cost_weight * misfit**2 + plain + cheapest

@@ -1,0 +1,180 @@
+"""Bounds on entries as the programs read them, and the programs that look after multipliers.
+
+The entries of a problem with bounds are the observed ones and a working set of others; the vector
+`MARKS` tells which are what. The multipliers' centre is a vector of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.dual.inner import NO_SUMS, Sums
+from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
+from slrt_dask.engine.block import Block
+from slrt_dask.engine.program import Finished, Program
+from slrt_dask.kernels import bounds as passes
+
+MARKS = "marks"
+"""The vector that says of every entry whether it is observed, bounded, and at which bound."""
+
+
+@dataclass(frozen=True)
+class BoundVectors:
+    """lower ≤ W ≤ upper, the bounds being those of an entry's index in one mode; ±∞ for none.
+
+    penalty : μ, the proximal weight of the multipliers; what is left of it vanishes as their
+        centre moves
+    """
+
+    mode: int
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    penalty: float
+
+    def of(self, block: Block) -> tuple[Any, ...]:
+        """The arguments that every pass over a block's bounds has after the marks."""
+        return block.columns[self.mode], self.lower, self.upper
+
+    @property
+    def margin(self) -> float:
+        """How far `middle` is from every bound, at least."""
+        narrowest = float(np.min(self.upper - self.lower))
+        return 0.5 * narrowest if np.isfinite(narrowest) else 1.0
+
+    @property
+    def middle(self) -> NDArray[np.float64]:
+        """Numbers inside the bounds, at least `margin` from both, near zero where there is room."""
+        return np.clip(
+            np.zeros_like(self.lower), self.lower + self.margin, self.upper - self.margin
+        )
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether a shift of all entries in one direction can mend every violation."""
+        return bool(np.isneginf(self.lower).all() or np.isposinf(self.upper).all())
+
+
+@dataclass(frozen=True)
+class OneRound(Program):
+    """A program of a single round, whose total is its outcome."""
+
+    def first(self) -> None:
+        return None
+
+    def advance(self, message: None, total: Any) -> Finished:
+        return Finished(total)
+
+
+@dataclass(frozen=True)
+class Mark(OneRound):
+    """Mark entries that have no mark yet; the outcome is how many entries there are.
+
+    mark : what they are
+    """
+
+    mark: int
+
+    label = "mark"
+
+    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+        marks = block.changing(MARKS)
+        marks[marks == 0.0] = self.mark
+        return (block.entries + (total[0] if total else 0),)
+
+
+@dataclass(frozen=True)
+class Clear(OneRound):
+    """Make vectors of zeros."""
+
+    names: tuple[str, ...]
+
+    label = "clear"
+
+    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+        for name in self.names:
+            block.fresh(name)[:] = 0.0
+        return (0,)
+
+
+@dataclass(frozen=True)
+class MoveCentre(OneRound):
+    """Leave the multipliers of `dual` under `target`, and tell how far they are from `centre`."""
+
+    dual: str
+    centre: str
+    target: str
+    bounds: BoundVectors
+    twice_c: float
+
+    label = "multipliers"
+
+    def step(self, block: Block, message: None, total: Any) -> tuple[float]:
+        squares, _ = passes.multipliers(
+            block.vector(MARKS), *self.bounds.of(block), block.values, block.vector(self.centre),
+            block.vector(self.dual), self.twice_c, self.bounds.penalty, block.fresh(self.target),
+        )  # fmt: skip
+        return (squares + (total[0] if total else 0.0),)
+
+
+@dataclass(frozen=True)
+class BoundedProducts:
+    """What a certificate needs of a dual vector: see `kernels.bounds.certified_sums`."""
+
+    misfit: float
+    z_dot_z: float
+    overlap: float
+    middle_misfit: float
+    violation: float
+    slack: float
+
+
+@dataclass(frozen=True)
+class MeasureBounded(Program):
+    """The products of `dual` and of w = L x that a certificate is made of."""
+
+    dual: str
+    factors: Factors
+    weights: tuple[float, ...]
+    bounds: BoundVectors
+    twice_c: float
+
+    label = "measure"
+
+    def first(self) -> None:
+        return None
+
+    def step(self, block: Block, message: Matrix | None, total: Sums | None) -> Sums:
+        x = block.vector(self.dual)
+        if message is None:
+            w = block.fresh("w")
+            w[:] = 0.0
+            add_local(block, self.factors, self.factors, self.weights, x, w)
+            sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
+            return sums, np.zeros(6)
+        w = block.changing("w")
+        add_crossing(block, self.factors, self.weights, message, w)
+        found = passes.certified_sums(
+            block.vector(MARKS), *self.bounds.of(block), self.bounds.middle, block.values, x, w,
+            self.twice_c,
+        )  # fmt: skip
+        part = NO_SUMS, np.array(found)
+        return part if total is None else self.combine(total, part)
+
+    def combine(self, left: Any, right: Any) -> Any:
+        sums, scalars = super().combine(left, (right[0], np.zeros(6)))
+        scalars = left[1] + right[1]
+        scalars[VIOLATION] = max(left[1][VIOLATION], right[1][VIOLATION])
+        return sums, scalars
+
+    def advance(self, message: Matrix | None, total: Sums) -> Matrix | Finished:
+        if message is None:
+            return total[0]
+        return Finished(BoundedProducts(*(float(value) for value in total[1])))
+
+
+VIOLATION = 4
+"""Where the largest violation is among the products; it is not added up."""

@@ -1,0 +1,64 @@
+"""The mathematical problem that settings pose, for observations that an engine holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slrt_dask.config import FitSettings
+from slrt_dask.constraints import Bounds, constraint_of
+from slrt_dask.dual.bounded import BoundedProblem
+from slrt_dask.dual.bounds import BoundVectors
+from slrt_dask.dual.problem import DualProblem
+from slrt_dask.dual.working_set import Places
+from slrt_dask.engine.base import Engine
+
+BOUND_TOLERANCE = 1e-8
+"""By how much of the data's size an entry may miss its bound unseen."""
+
+
+def problem_of(
+    engine: Engine, settings: FitSettings, offset: float, most_extra: int | None = None
+) -> DualProblem:
+    """The problem, with or without constraints.
+
+    offset : what was subtracted from the observations; bounds move with it
+    most_extra : entries beside the observed ones that there is room for
+    """
+    weights = settings.lambdas or tuple(float(length) for length in engine.store.shape)
+    certificate_rtol = min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10))
+    constraint = constraint_of(settings.constraint)
+    if constraint is None:
+        return DualProblem(
+            engine,
+            settings.ranks,
+            cost_weight=settings.C,
+            weights=weights,
+            certificate_rtol=certificate_rtol,
+        )
+    return BoundedProblem(
+        engine,
+        settings.ranks,
+        cost_weight=settings.C,
+        weights=weights,
+        bounds=_bound_vectors(constraint, engine.store.shape, offset, settings.C),
+        where=_places(constraint),
+        everywhere=constraint.everywhere,
+        bound_tolerance=BOUND_TOLERANCE,
+        most_extra=most_extra,
+        certificate_rtol=certificate_rtol,
+    )
+
+
+def _bound_vectors(
+    constraint: Bounds, shape: tuple[int, ...], offset: float, cost_weight: float
+) -> BoundVectors:
+    mode, lower, upper = constraint.vectors(shape)
+    # With this penalty a bound is about as stiff as an observation.
+    return BoundVectors(mode, lower - offset, upper - offset, penalty=0.5 / cost_weight)
+
+
+def _places(constraint: Bounds) -> Places | None:
+    if constraint.where_store is not None:
+        return Places(store=constraint.where_store)
+    array = constraint.where_places
+    return None if array is None else Places(array=np.ascontiguousarray(array))
