@@ -37,7 +37,7 @@ from slrt_dask.kernels.rows import pad_columns
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 BLOCK_NAME = "slrt"
 
 
@@ -54,6 +54,7 @@ class ModelHeader:
     records: tuple[IterationRecord, ...]
     observations: str
     checksums: dict[str, int]
+    constraint: dict[str, Any] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,6 +96,7 @@ class ModelHeader:
             "observations": self.observations,
             "dual_digest": self.dual.digest,
             "checksums": self.checksums,
+            "constraint": self.constraint,
         }
 
 
@@ -217,6 +219,7 @@ def _header_of(body: dict[str, Any], dual: StoreHeader) -> ModelHeader:
         ),
         observations=body["observations"],
         checksums=body["checksums"],
+        constraint=body["constraint"],
     )
 
 

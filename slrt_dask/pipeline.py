@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -213,6 +214,7 @@ class Fit:
             records=records,
             observations=store.digest,
             checksums={},
+            constraint=json.loads(json.dumps(self.settings.constraint)),
         )
 
         def write_dual(target: str) -> tuple[int, ...]:

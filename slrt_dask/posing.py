@@ -41,7 +41,7 @@ def problem_of(
         cost_weight=settings.C,
         weights=weights,
         bounds=_bound_vectors(constraint, engine.store.shape, offset, settings.C),
-        where=_places(constraint),
+        where=places_of(constraint),
         everywhere=constraint.everywhere,
         bound_tolerance=BOUND_TOLERANCE,
         most_extra=most_extra,
@@ -57,7 +57,8 @@ def _bound_vectors(
     return BoundVectors(mode, lower - offset, upper - offset, penalty=0.5 / cost_weight)
 
 
-def _places(constraint: Bounds) -> Places | None:
+def places_of(constraint: Bounds) -> Places | None:
+    """Where a constraint holds, if that is neither everywhere nor where there are observations."""
     if constraint.where_store is not None:
         return Places(store=constraint.where_store)
     array = constraint.where_places

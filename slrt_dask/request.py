@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,14 +19,15 @@ from threadpoolctl import threadpool_limits
 
 from slrt_dask.config import FitSettings
 from slrt_dask.connection import Connection
-from slrt_dask.data.store import ObservationStore
+from slrt_dask.constraints import Bounds, constraint_of
+from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, cluster_places
-from slrt_dask.engine.plan import Plan, WorkerPlan, plan_fit
-from slrt_dask.errors import InvalidInput, MemoryBudgetExceeded
+from slrt_dask.engine.plan import Plan, plan_fit
+from slrt_dask.errors import InvalidInput
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.pipeline import Fit
 
@@ -69,7 +72,12 @@ class Request:
             if self.connection is not None:
                 newcomers = Newcomers(self._plan_anew, plan, time.monotonic() - began)
             yield Fit.of(
-                engine, self.settings, self._offset, self.validation is not None, newcomers
+                engine,
+                self.settings,
+                self._offset,
+                self.validation is not None,
+                newcomers,
+                plan.extra,
             )
 
     def _tell_who_is_left_out(self, plan: Plan) -> None:
@@ -137,13 +145,37 @@ def plan_of(
             replace(place, memory_limit=min(limit, place.memory_limit or limit)) for place in places
         ]
 
-    def planned(places: list[Place]) -> Plan:
+    def planned(places: list[Place], extra: int | None) -> Plan:
         value_bytes = 8 if settings.precision == "float64" else 4
         return plan_fit(
-            store.header, settings.ranks, places=places, value_bytes=value_bytes, held_out=held_out
+            store.header,
+            settings.ranks,
+            places=places,
+            value_bytes=value_bytes,
+            held_out=held_out,
+            extra=extra,
         )
 
-    return _on_those_that_fit(planned, places)
+    *generous, least = working_sets(store, constraint_of(settings.constraint))
+    for extra in generous:
+        plan = _on_those_that_fit(functools.partial(planned, extra=extra), places)
+        if plan.in_memory:
+            return plan
+    return _on_those_that_fit(functools.partial(planned, extra=least), places)
+
+
+def working_sets(store: ObservationStore, constraint: Bounds | None) -> list[int | None]:
+    """How many entries beside the observed ones to have room for, the most generous first."""
+    if constraint is None:
+        return [None]
+    if constraint.where_store is not None:
+        return [open_store(constraint.where_store).nnz]
+    if constraint.where_places is not None:
+        return [constraint.where_places.shape[1]]
+    if not constraint.everywhere:
+        return [0]
+    others = math.prod(store.shape) - store.nnz
+    return [min(others, factor * store.nnz) for factor in (10, 3, 1)]
 
 
 def _on_those_that_fit(planned: Callable[[list[Place]], Plan], places: list[Place]) -> Plan:
@@ -152,19 +184,12 @@ def _on_those_that_fit(planned: Callable[[list[Place]], Plan], places: list[Plac
     If they cannot, the plan is the one for all, so that it is refused with its numbers.
     """
     first = plan = planned(places)
-    while small := [worker.place for worker in plan.workers if not _fits(worker)]:
+    while small := [worker.place for worker in plan.workers if not worker.fits]:
         places = [place for place in places if place not in small]
         if not places:
             return first
         plan = planned(places)
     return plan
-
-
-def _fits(worker: WorkerPlan) -> bool:
-    with contextlib.suppress(MemoryBudgetExceeded):
-        worker.check(0, 0)
-        return True
-    return False
 
 
 def _bytes_of(memory_limit: int | str) -> int:

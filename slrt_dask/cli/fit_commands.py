@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slrt_dask.cli.computing import Computing, computing_options
-from slrt_dask.cli.fit_options import PRECISION, fit_options, run_options
-from slrt_dask.cli.fit_settings import FitRequest, requested
+from slrt_dask.cli.fit_options import (
+    PRECISION,
+    constraint_options,
+    fit_options,
+    run_options,
+)
+from slrt_dask.cli.fit_settings import FitRequest, constraint_table, requested
 from slrt_dask.cli.interrupts import interrupt_explained
 from slrt_dask.cli.options import WHOLE_NUMBERS, common_options, is_verbose
 
@@ -39,9 +44,12 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     help="Of the solver's vectors.",
 )
+@constraint_options
 @computing_options
 @common_options
-def plan(store: str, ranks: tuple[int, ...], precision: str, computing: Computing) -> None:
+def plan(
+    store: str, ranks: tuple[int, ...], precision: str, computing: Computing, **flags: Any
+) -> None:
     """Say what a fit of STORE would need, and whether that fits; nothing is computed.
 
     The exit code is 1 if it does not fit.
@@ -56,7 +64,10 @@ def plan(store: str, ranks: tuple[int, ...], precision: str, computing: Computin
     from slrt_dask.request import plan_of
 
     opened = open_store(store)
-    settings = FitSettings(ranks=ranks, C=1.0, precision=precision)
+    given = {key: value for key, value in flags.items() if value is not None}
+    settings = FitSettings(
+        ranks=ranks, C=1.0, precision=precision, constraint=constraint_table(given)
+    )
     settings.check_shape(opened.shape)
     with computing.connected() as client:
         found = plan_of(
@@ -78,6 +89,7 @@ def plan(store: str, ranks: tuple[int, ...], precision: str, computing: Computin
 @click.command()
 @click.argument("store", required=False)
 @fit_options
+@constraint_options
 @click.option(
     "--validation", metavar="STORE2", help="Held-out observations; their error is shown too."
 )
@@ -103,6 +115,7 @@ def fit(
     \b
     Examples:
       slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --run first
+      slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --nonnegative --run second
       slrt-dask fit --config fit.toml --max-iterations 50 --workers 4
     \b
     where fit.toml has:
@@ -111,6 +124,7 @@ def fit(
       run = "first"
       ranks = [10, 10, 5]
       C = 1000.0
+      constraint = { lower = 0.0, upper = 1.0 }
     """
     request = requested(config, flags)
     began = time.monotonic()

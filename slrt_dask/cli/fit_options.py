@@ -68,6 +68,24 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def constraint_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What the completed tensor has to satisfy."""
+    for option in reversed(
+        (
+            click.option("--nonnegative", is_flag=True, default=None, help="Same as --lower 0."),
+            click.option("--lower", type=float, help="No entry below this."),
+            click.option("--upper", type=float, help="No entry above this."),
+            click.option(
+                "--where",
+                metavar="all|observed|STORE",
+                help="Entries that are bounded: all [default], the observed ones, or a store's.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
     """What may differ between the parts of a run that was stopped in between."""
     for option in (

@@ -10,9 +10,11 @@ from typing import Any
 import click
 
 from slrt_dask.config import FitSettings, read_settings
+from slrt_dask.constraints import constraint_of
 from slrt_dask.errors import InvalidConfig
 
 PATHS = ("store", "run", "validation")
+CONSTRAINT = ("lower", "upper", "where")
 REQUIRED = {"store": "STORE", "ranks": "--ranks", "C": "--C", "run": "--run"}
 
 
@@ -29,12 +31,28 @@ class FitRequest:
 def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
     """Join a file's settings with the flags that were given (those that are not None)."""
     values = {} if config is None else _from_file(config)
-    values.update({key: value for key, value in flags.items() if value is not None})
+    given = {key: value for key, value in flags.items() if value is not None}
+    bounds = constraint_table(given, values.get("constraint"))
+    values.update(given, constraint=bounds)
     for key, flag in REQUIRED.items():
         if key not in values:
             raise click.UsageError(f"{flag} is missing; give it, or set fit.{key} in a --config.")
     store, run = values.pop("store"), values.pop("run")
     return FitRequest(store, run, values.pop("validation", None), _settings(values))
+
+
+def constraint_table(
+    flags: dict[str, Any], table: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """Take the flags of a constraint out of all flags; joined with a file's table, they win."""
+    found = dict(table or {})
+    if flags.pop("nonnegative", False):
+        found["lower"] = 0.0
+    for key in CONSTRAINT:
+        if key in flags:
+            found[key] = flags.pop(key)
+    constraint = constraint_of(found or None)
+    return None if constraint is None else constraint.to_dict()
 
 
 def _settings(values: dict[str, Any]) -> FitSettings:
@@ -52,6 +70,9 @@ def _from_file(config: str) -> dict[str, Any]:
     for key in PATHS:
         if key in values:
             values[key] = _beside(config, key, values[key])
+    bounds = values.get("constraint")
+    if isinstance(bounds, dict) and bounds.get("where", "all") not in ("all", "observed"):
+        values["constraint"] = {**bounds, "where": _beside(config, "where", bounds["where"])}
     return values
 
 

@@ -93,11 +93,17 @@ def predict(run: str, indices: str, output: str, overwrite: bool, computing: Com
 @click.option(
     "--chunks", type=WHOLE_NUMBERS, metavar="N,N,…", help="Lengths of a chunk; 32 MiB if left out."
 )
+@click.option("--enforce", is_flag=True, help="Clip what misses the bounds of the fit.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @computing_options
 @common_options
 def export(
-    run: str, output: str, chunks: tuple[int, ...] | None, quiet: bool, computing: Computing
+    run: str,
+    output: str,
+    chunks: tuple[int, ...] | None,
+    enforce: bool,
+    quiet: bool,
+    computing: Computing,
 ) -> None:
     """Write the whole completed tensor of RUN to a new zarr array, chunk by chunk.
 
@@ -111,7 +117,7 @@ def export(
     place = location.normal_path(output)
     location.refuse_existing(place)
     with computing.connected() as client, task_bar(quiet or client is not None):
-        array = completion.to_zarr(place, chunks=chunks)
+        array = completion.to_zarr(place, chunks=chunks, enforce=enforce)
     lengths, pieces = " × ".join(map(str, array.shape)), " × ".join(map(str, array.chunks))
     click.echo(f"{place}: {lengths}, {array.dtype}, in chunks of {pieces}")
 

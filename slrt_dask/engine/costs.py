@@ -16,6 +16,10 @@ KEPT_VECTORS = 5
 """Duals of the accepted and the trial point, one being refined, and two of a Hessian product."""
 OPEN_VECTORS = 6
 """Vectors of a block that one step has in hand at most: the solution, r, p, s, w and b."""
+BOUND_VECTORS = 4
+"""What bounds add: marks, the multipliers' centre and its next place, and where a step began."""
+SCAN_BYTES = 5 * 8 * 2**19
+"""Of a thread that looks through the tensor: a box of it, and what is made of that."""
 ROOMS = 3
 """Blocks that a streaming thread has in memory: read, computed, written."""
 DRIVER_FACTORS = 30
@@ -47,12 +51,14 @@ class Costs:
     """Bytes of a problem's parts.
 
     held_out : observations for validation, which are held beside the others
+    extra : entries beside the observed ones at which bounds are looked after; None without bounds
     """
 
     header: StoreHeader
     ranks: tuple[int, ...]
     value_bytes: int = 8
     held_out: int = 0
+    extra: int | None = None
 
     @property
     def fibres(self) -> int:
@@ -61,7 +67,7 @@ class Costs:
         possible = possible_fibres(header.shape, (header.slab_mode,))
         if numbers_every_fibre(header.shape, header.slab_mode, header.nnz):
             return possible
-        return min(possible, header.nnz)
+        return min(possible, header.nnz + (self.extra or 0))
 
     @property
     def index_bytes(self) -> int:
@@ -89,24 +95,34 @@ class Costs:
 
     def resident(self, entries: int, threads: int) -> WorkerBytes:
         """With all blocks in memory."""
-        observations = entries * (self.index_bytes + 2 * self.value_bytes)
-        state = entries * (SOLVER_VECTORS + KEPT_VECTORS) * self.value_bytes
+        held = self._with_extra(entries)
+        observations = held * (self.index_bytes + 2 * self.value_bytes)
+        state = held * (SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors) * self.value_bytes
         return WorkerBytes(
-            observations + self._queries(entries), state, self._sums(threads),
-            self._buffers(entries, threads),
+            observations + self._queries(held), state, self._sums(threads),
+            self._buffers(held, threads),
         )  # fmt: skip
 
     def streamed(self, entries: int, threads: int, block_entries: int) -> WorkerBytes:
         """With blocks of about this many entries in files."""
-        open_entries = ROOMS * threads * min(block_entries, entries)
-        kept = (SOLVER_VECTORS + KEPT_VECTORS + 1) * self.value_bytes
+        held = self._with_extra(entries)
+        open_entries = ROOMS * threads * min(self._with_extra(block_entries), held)
+        kept = (SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors + 1) * self.value_bytes
         return WorkerBytes(
-            open_entries * self.index_bytes + self._queries(entries),
-            open_entries * OPEN_VECTORS * self.value_bytes,
+            open_entries * self.index_bytes + self._queries(held),
+            open_entries * (OPEN_VECTORS + self._bound_vectors) * self.value_bytes,
             self._sums(threads),
-            self._buffers(block_entries, threads),
-            scratch=entries * (self.index_bytes + kept),
+            self._buffers(self._with_extra(block_entries), threads),
+            scratch=held * (self.index_bytes + kept),
         )
+
+    @property
+    def _bound_vectors(self) -> int:
+        return 0 if self.extra is None else BOUND_VECTORS
+
+    def _with_extra(self, entries: int) -> int:
+        """Entries of a part of the observations, with their part of what is held beside them."""
+        return entries + math.ceil((self.extra or 0) * entries / self.header.nnz)
 
     def _sums(self, threads: int) -> int:
         # A Hessian product has factor and direction side by side: twice the width. Every thread
@@ -123,7 +139,11 @@ class Costs:
                     rows = min(rows, entries)
                 buffers += threads * rows * 4 * padded_width(rank) * 8
         # Reading a partition, or writing its dual, holds its columns once more.
-        largest = max(part.count for part in header.partitions)
+        largest = self._with_extra(max(part.count for part in header.partitions))
+        if self.extra is not None:
+            # A block whose entries change is there twice for a moment.
+            vectors = SOLVER_VECTORS + KEPT_VECTORS + BOUND_VECTORS
+            buffers += threads * SCAN_BYTES + largest * (self.index_bytes + vectors * 8)
         buffers += largest * (len(header.shape) * header.index_dtype.itemsize + 24)
         return buffers + 6 * self.factor_bytes * (threads + 1)
 

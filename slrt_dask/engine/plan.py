@@ -28,11 +28,16 @@ class WorkerPlan:
     needed: WorkerBytes
     block_entries: int | None
 
+    @property
+    def fits(self) -> bool:
+        limit = self.place.memory_limit
+        return limit is None or self.needed.total <= limit
+
     def check(self, number: int, slab_mode: int) -> None:
         """Raise MemoryBudgetExceeded if this does not fit."""
-        needed, limit = self.needed, self.place.memory_limit
-        if limit is None or needed.total <= limit:
+        if self.fits:
             return
+        needed, limit = self.needed, self.place.memory_limit or 0
         raise MemoryBudgetExceeded(
             f"worker {number} needs {readable(needed.total)} even with its blocks on disk "
             f"(open blocks {readable(needed.observations + needed.state)}, fibre sums "
@@ -50,6 +55,7 @@ class Plan:
     exchange_bytes : what crosses between workers in one inner iteration, in all
     driver : bytes in the process that has the plan, where that is not a worker itself
     better_slab_mode : a mode along which less would cross, if there is one
+    extra : entries beside the observed ones that bounds may need; None without bounds
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -60,6 +66,12 @@ class Plan:
     available: int
     partitions: int
     driver: int
+    extra: int | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether every worker has all its blocks in memory, and room for them."""
+        return all(worker.block_entries is None and worker.fits for worker in self.workers)
 
     @property
     def largest(self) -> WorkerBytes:
@@ -81,6 +93,7 @@ class Plan:
             f"slab mode         {self.slab_mode} ({self.fibres:,} fibres cross partitions; {why})",
             f"observations      {readable(needed.observations)} on the fullest worker",
             f"solver state      {readable(needed.state)}",
+            *self._working_set(),
             f"fibre sums        {readable(needed.fibre_sums)}",
             f"buffers           {readable(needed.buffers)}",
             f"runtime           {readable(needed.runtime)}",
@@ -90,6 +103,11 @@ class Plan:
             f"blocks            {self._where()}",
         ]
         return "\n".join(lines)
+
+    def _working_set(self) -> list[str]:
+        if self.extra is None:
+            return []
+        return [f"working set       up to {self.extra:,} entries beside the observed ones"]
 
     def _driver(self) -> list[str]:
         if self.workers[0].place.address is None:
@@ -123,12 +141,14 @@ def plan_fit(
     places: list[Place],
     value_bytes: int = 8,
     held_out: int = 0,
+    extra: int | None = None,
 ) -> Plan:
     """Plan a fit on the places that there are; those that get no partition stay out of it.
 
     held_out : observations for validation, which are held beside the others
+    extra : entries beside the observed ones that bounds may need; None without bounds
     """
-    costs = Costs(header, ranks, value_bytes, held_out)
+    costs = Costs(header, ranks, value_bytes, held_out, extra)
     shares = assign_partitions([part.count for part in header.partitions], places)
     workers = tuple(
         _planned(costs, place, share) for place, share in zip(places, shares, strict=True) if share
@@ -147,6 +167,7 @@ def plan_fit(
         len(places),
         len(header.partitions),
         costs.driver,
+        extra,
     )
 
 

@@ -107,9 +107,8 @@ def classify(marks, places, lower, upper, y, centre, x, w, twice_c, mu, r):
             residual = -mu * value
             r[e] = 0.0
             stranded += int(value != 0.0)
-        if not mark & OBSERVED:
-            if (value < 0.0 and math.isinf(high)) or (value > 0.0 and math.isinf(low)):
-                impossible += 1
+        wrong = (value < 0.0 and math.isinf(high)) or (value > 0.0 and math.isinf(low))
+        impossible += int(wrong and not mark & OBSERVED)
         squares += residual * residual
         primal += _primal_value(mark, wanted, multiplier, image, low, high, twice_c, mu)
         primal += 0.5 * value * image
