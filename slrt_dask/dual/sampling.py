@@ -131,11 +131,14 @@ def _local_sums_in_box(
         if k != mode:
             inside &= (column >= box.start) & (column < box.stop)
     shifted = tuple(
-        column[inside].astype(np.int64) - (0 if k == mode else box.start)
+        column[inside] - (0 if k == mode else column.dtype.type(box.start))
         for k, (column, box) in enumerate(zip(columns, ranges, strict=True))
     )
     sizes = tuple(len(box) for box in ranges)
     fibres = fibre_keys(shifted, sizes, (mode,))
+    kind = columns[0].dtype
+    if math.prod(sizes) <= np.iinfo(kind).max:
+        fibres = fibres.astype(kind)  # for which the kernel is compiled already
     matrix = model.factors.padded[mode]
     width = matrix.shape[1]
     sums = np.zeros((math.prod(sizes) // sizes[mode], width))

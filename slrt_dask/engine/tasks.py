@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import distributed
-import numpy as np
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
 
@@ -148,7 +147,7 @@ def run_program(
     shared = exchange.spread(program)
 
     def contribute(program: Program, message: Any) -> Any:
-        return _protected(share.contribute_to(run, program, aligned(message)))
+        return share.contribute_to(run, program, aligned(message))
 
     return run_rounds(aligned(shared), contribute, exchange)
 
@@ -189,14 +188,3 @@ async def _calling(worker: Any, address: str, name: str, letter: Letter, part: A
     peer = worker.rpc(address)
     answer: str = await getattr(peer, HANDLER)(name=name, letter=letter, part=to_serialize(part))
     return answer
-
-
-def _protected(part: Any) -> Any:
-    """The same arrays, read-only: what is added to them becomes a new array."""
-    if isinstance(part, tuple):
-        return tuple(_protected(piece) for piece in part)
-    if not isinstance(part, np.ndarray):
-        return part
-    view = part.view()
-    view.flags.writeable = False
-    return view
