@@ -53,11 +53,14 @@ def main() -> None:
     parser.add_argument("--observed", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0, help="of the choice of entries")
     parser.add_argument("--method", choices=("auto", "rcg", "rtr"))
+    parser.add_argument("--nonnegative", action="store_true", help="no entry below zero")
     arguments = parser.parse_args()
 
     settings = read_settings(arguments.config)
     if arguments.method:
         settings["method"] = arguments.method
+    if arguments.nonnegative:
+        settings["constraint"] = slrt.Nonnegative()
     array = read_array(arguments.array, arguments.key)
     array /= np.abs(array).max()
     with tempfile.TemporaryDirectory() as directory:
