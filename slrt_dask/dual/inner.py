@@ -24,11 +24,13 @@ from slrt_dask.dual.operator import (
     add_crossing,
     add_local,
     crossing_sums,
+    empty_sums,
 )
 from slrt_dask.engine.block import VALUES, Block, Vector
 from slrt_dask.engine.program import Finished, Program
 from slrt_dask.errors import NumericalBreakdown
-from slrt_dask.kernels import vectors
+from slrt_dask.kernels import sweeps, vectors
+from slrt_dask.kernels.rows import lanes_for
 
 NO_SUMS = np.zeros((0, 0))
 
@@ -138,31 +140,42 @@ class ConjugateGradient(Program):
         np.subtract(self._right_hand_side(block), w, out=r)
         return r
 
-    def _conjugate_step(self, block: Block, message: Round) -> tuple[Vector, Vector, float]:
-        """Complete w and make one step; the next residual, the start of its product, ⟨r, r⟩."""
-        w, r = block.changing("w"), block.changing("r")
+    def _conjugate_step(self, block: Block, message: Round) -> None:
+        """Complete w and make one step, the last."""
+        w = block.changing("w")
         assert message.sums is not None
         add_crossing(block, self.factors, self.weights, message.sums, w)
-        rr = vectors.conjugate_step(
-            block.changing(self.solution), r, block.changing("p"), block.changing("s"), w,
-            message.alpha, message.beta, self.shift,
+        vectors.conjugate_step(
+            block.changing(self.solution), block.changing("r"), block.changing("p"),
+            block.changing("s"), w, message.alpha, message.beta, self.shift,
         )  # fmt: skip
-        return r, w, rr
 
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
-        r, w, rr = self._conjugate_step(block, message)
-        return self._swept(block, r, w, rr, total)
+        """A step and the next one's sweep; all of it but the local modes in one pass."""
+        index, mode = block.index, self.slab_mode
+        r, w = block.changing("r"), block.changing("w")
+        sums = empty_sums(block, self.factors) if total is None else total[0]
+        assert message.sums is not None
+        rr = sweeps.crossing_step(
+            index.rows[mode], index.fibres[mode], message.sums, self.factors.padded[mode],
+            lanes_for(self.factors.width(mode)), self.weights[mode],
+            block.changing(self.solution), r, block.changing("p"), block.changing("s"), w,
+            message.alpha, message.beta, self.shift, sums,
+        )  # fmt: skip
+        return self._swept(block, r, w, rr, sums, total)
 
     def _sweep(self, block: Block, r: Vector, total: Sums | None) -> Sums:
         w = block.fresh("w")
         np.multiply(r, self.shift, out=w)
-        return self._swept(block, r, w, vectors.dot(r, r), total)
-
-    def _swept(self, block: Block, r: Vector, w: Vector, rr: float, total: Sums | None) -> Sums:
-        """The local modes' part of w = A r; the slab mode's part has to be summed first."""
-        add_local(block, self.factors, self.factors, self.weights, r, w)
         sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
-        scalars = np.array([rr, vectors.dot(r, w), 0.0, 0.0])
+        return self._swept(block, r, w, vectors.dot(r, r), sums, total)
+
+    def _swept(
+        self, block: Block, r: Vector, w: Vector, rr: float, sums: Matrix, total: Sums | None
+    ) -> Sums:
+        """The local modes' part of w = A r; the slab mode's part has to be summed first."""
+        energy = add_local(block, self.factors, self.factors, self.weights, r, w)
+        scalars = np.array([rr, self.shift * rr + energy, 0.0, 0.0])
         return sums, scalars if total is None else total[1] + scalars
 
     def _measure(self, block: Block, r: Vector, total: Sums | None) -> Sums:

@@ -63,16 +63,23 @@ def add_local(
     weights: tuple[float, ...],
     x: Vector,
     out: Vector,
-) -> None:
-    """out += Σ_{k local} λ_k X ×_k scatter_k gather_kᵀ at the block's entries."""
-    index = block.index
+) -> float:
+    """out += Σ_{k local} λ_k X ×_k scatter_k gather_kᵀ at the entries; ⟨x, the addition⟩."""
+    index, energy = block.index, 0.0
     for mode in index.local_modes:
         width = gather.width(mode)
-        sweeps.apply_slices(
+        energy += sweeps.apply_slices(
             index.starts, index.rows[mode], index.fibres[mode], x,
             gather.padded[mode], scatter.padded[mode], lanes_for(width),
             block.buffer(mode, width), weights[mode], out,
         )  # fmt: skip
+    return energy
+
+
+def empty_sums(block: Block, factors: Factors) -> Matrix:
+    """Zeros for the slab mode's fibre sums, (fibres, width)."""
+    mode = block.index.slab_mode
+    return np.zeros((block.index.buffer_rows[mode], factors.width(mode)))
 
 
 def crossing_sums(block: Block, factors: Factors, x: Vector, sums: Matrix | None = None) -> Matrix:
@@ -80,7 +87,7 @@ def crossing_sums(block: Block, factors: Factors, x: Vector, sums: Matrix | None
     index, mode = block.index, block.index.slab_mode
     width = factors.width(mode)
     if sums is None:
-        sums = np.zeros((index.buffer_rows[mode], width))
+        sums = empty_sums(block, factors)
     sweeps.fibre_sums(
         index.rows[mode], index.fibres[mode], x, factors.padded[mode], lanes_for(width), sums
     )

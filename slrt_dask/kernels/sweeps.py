@@ -47,6 +47,35 @@ def sample(rows, fibres, sums, factor, lanes, weight, out):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def crossing_step(
+    rows, fibres, sums, factor, lanes, weight, x, r, p, s, w, alpha, beta, shift, new_sums
+):
+    """All that an iteration of conjugate gradients does between two local products, in one pass.
+
+    Completes w = A r with a crossing mode's fibre sums (`sample`), makes the step
+    (`vectors.conjugate_step`), and adds the new residual to new fibre sums (`fibre_sums`). Returns
+    the new ⟨r, r⟩.
+    """
+    rr = 0.0
+    for e in range(x.size):
+        ahead = fibres[min(e + AHEAD, x.size - 1)]
+        prefetch_row(sums, ahead, lanes)
+        prefetch_row(new_sums, ahead, lanes)
+        product = w[e] + weight * row_product(factor, rows[e], sums, fibres[e], lanes)
+        direction = r[e] + beta * p[e]
+        image = product + beta * s[e]
+        p[e] = direction
+        s[e] = image
+        x[e] += alpha * direction
+        residual = np.float64(r[e] - alpha * image)
+        r[e] = residual
+        w[e] = shift * residual
+        rr += residual * residual
+        add_scaled_row(new_sums, fibres[e], residual, factor, rows[e], lanes)
+    return rr
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def row_sums(rows, fibres, x, sums, lanes, totals):
     """totals[rows[e]] += x[e] * sums[fibres[e]] for every entry."""
     for e in range(x.size):
@@ -66,16 +95,20 @@ def _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer):
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def apply_slices(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out):
-    """out += weight * (X ×_k scatter gatherᵀ) at the entries, slice by slice.
+    """out += weight * (X ×_k scatter gatherᵀ) at the entries, slice by slice; ⟨x, what was added⟩.
 
     `gather` and `scatter` are both (n_k, width); they are the same matrix in the operator itself
     and differ in its derivative.
     """
+    energy = 0.0
     for s in range(starts.size - 1):
         first, stop = starts[s], starts[s + 1]
         _slice_fibre_sums(first, stop, rows, fibres, x, gather, lanes, buffer)
         for e in range(first, stop):
-            out[e] += weight * row_product(scatter, rows[e], buffer, fibres[e], lanes)
+            part = weight * row_product(scatter, rows[e], buffer, fibres[e], lanes)
+            out[e] += part
+            energy += part * np.float64(x[e])
+    return energy
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)

@@ -60,6 +60,30 @@ def test_sampling_fibre_sums_is_a_mode_product_at_the_entries(order, rank):
         close(out, 1.0 + 0.7 * mode_product(tensor.dense, U @ U.T, mode)[tensor.indices])
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(order, dtype):
+    tensor, mode, rng = random_tensor(order, fraction=0.9), 0, np.random.default_rng(7)
+    U = pad_columns(rng.standard_normal((tensor.dense.shape[mode], 4)))
+    fibres, count = whole_fibres(tensor, mode)
+    sums, lanes, rows = rng.standard_normal((count, 4)), lanes_for(4), tensor.indices[mode]
+    drawn = [rng.standard_normal(len(rows)).astype(dtype) for _ in range(5)]
+    apart, together = ([vector.copy() for vector in drawn] for _ in range(2))
+    sweeps.sample(rows, fibres, sums, U, lanes, 0.7, apart[4])
+    rr = vectors.conjugate_step(*apart, 0.3, 0.8, 0.25)
+    wanted = np.ones((count, 4))
+    sweeps.fibre_sums(rows, fibres, apart[1], U, lanes, wanted)
+    found = np.ones((count, 4))
+    new = sweeps.crossing_step(rows, fibres, sums, U, lanes, 0.7, *together, 0.3, 0.8, 0.25, found)
+    tolerance = {"rtol": 1e-12 if dtype == np.float64 else 1e-4, "atol": 1e-5}
+    if dtype == np.float64:
+        tolerance["atol"] = 1e-12
+    np.testing.assert_allclose(new, rr, **tolerance)
+    np.testing.assert_allclose(found, wanted, **tolerance)
+    for one, other in zip(together, apart, strict=True):
+        np.testing.assert_allclose(one, other, **tolerance)
+
+
 @pytest.mark.parametrize(("order", "rank"), ORDERS_AND_RANKS)
 def test_row_sums_are_the_unfolding_times_its_fibre_sums(order, rank):
     tensor = random_tensor(order)
@@ -77,10 +101,14 @@ def apply_by_slices(tensor, mode, gather, scatter, weight=1.0, out=None):
     index, width = tensor.index, gather.shape[1]
     out = np.zeros_like(tensor.x) if out is None else out
     buffer = np.full((index.buffer_rows[mode], width), np.inf)  # its content must not matter
-    sweeps.apply_slices(
+    before = out.copy()
+    energy = sweeps.apply_slices(
         index.starts, index.rows[mode], index.fibres[mode], tensor.x,
         gather, scatter, lanes_for(width), buffer, weight, out,
     )  # fmt: skip
+    tolerance = 1e-12 if tensor.x.dtype == np.float64 else 1e-5
+    scale = 1.0 + np.nansum(np.abs(tensor.x * (out - before)))
+    np.testing.assert_allclose(energy, tensor.x @ (out - before), atol=tolerance * scale)
     return out
 
 
