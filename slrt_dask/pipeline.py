@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +50,7 @@ from slrt_dask.optim.stopping import StopRules
 from slrt_dask.posing import problem_of
 from slrt_dask.runs import RunDirectory
 
+logger = logging.getLogger("slrt_dask")
 Value = TypeVar("Value")
 METHODS = {"auto": ConjugateGradient, "rcg": ConjugateGradient, "rtr": TrustRegion}
 
@@ -94,6 +96,9 @@ class Fit:
         events : what happened before and is not yet in the history; emptied when it is
         """
         state, earlier = (None, ()) if run is None else self._continued(run, events)
+        if state is None and self.problem.notice:
+            logger.info("%s", self.problem.notice)
+            events.append(self.problem.notice)
         start: Any = spectral_start(self.problem, self.settings.seed) if state is None else state
         kept = None if run is None else self._kept(run, cadence, state, events)
         outcome = minimise(

@@ -23,6 +23,7 @@ from slrt_dask.dual.bounds import (
     BoundedProducts,
     BoundVectors,
     Clear,
+    CountOutside,
     Mark,
     MeasureBounded,
     MoveCentre,
@@ -90,6 +91,7 @@ class BoundedProblem(DualProblem):
         engine.run(Mark(OBSERVED + BOUNDED))
         if where is not None:
             self._take(bound_places, where)
+        (self.outside,) = engine.run(CountOutside(bounds))
 
     def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
         solution = self.engine.new_vector()
@@ -145,6 +147,10 @@ class BoundedProblem(DualProblem):
                 self.bounds = replace(self.bounds, penalty=0.5 * self.bounds.penalty)
             last = evaluation.inner.violation
         return evaluation
+
+    @property
+    def notice(self) -> str:
+        return f"{self.outside:,} observations lie outside the bounds" if self.outside else ""
 
     @property
     def kept_vectors(self) -> tuple[VectorHandle, ...]:

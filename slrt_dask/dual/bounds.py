@@ -87,6 +87,22 @@ class Mark(OneRound):
 
 
 @dataclass(frozen=True)
+class CountOutside(OneRound):
+    """How many observed values lie outside bounds that hold for them."""
+
+    bounds: BoundVectors
+
+    label = "outside"
+
+    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+        places, lower, upper = self.bounds.of(block)
+        both = passes.OBSERVED + passes.BOUNDED
+        meant = (block.vector(MARKS).astype(np.int64) & both) == both
+        outside = (block.values < lower[places]) | (block.values > upper[places])
+        return (int(np.count_nonzero(meant & outside)) + (total[0] if total else 0),)
+
+
+@dataclass(frozen=True)
 class Clear(OneRound):
     """Make vectors of zeros."""
 

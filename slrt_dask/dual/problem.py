@@ -104,6 +104,11 @@ class DualProblem:
         return None
 
     @property
+    def notice(self) -> str:
+        """What whoever reads the history should know of the problem; often nothing."""
+        return ""
+
+    @property
     def kept_vectors(self) -> tuple[VectorHandle, ...]:
         """Vectors that outlive an evaluation; a checkpoint has them beside its dual."""
         return ()
