@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from slrt_dask.config import FitSettings, read_settings
-from slrt_dask.constraints import constraint_of
 from slrt_dask.errors import InvalidConfig
 
 PATHS = ("store", "run", "validation")
@@ -45,6 +44,8 @@ def constraint_table(
     flags: dict[str, Any], table: dict[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """Take the flags of a constraint out of all flags; joined with a file's table, they win."""
+    from slrt_dask.constraints import constraint_of
+
     found = dict(table or {})
     if flags.pop("nonnegative", False):
         found["lower"] = 0.0

@@ -13,7 +13,9 @@ from slrt_dask.optim.line_search import LineSearch
 
 ON_SHARES = {
     "write_dual_files": "checkpoint",
+    "partition_extents": "result",
     "read_dual_files": "going on",
+    "read_places": "going on",
     "write_dual_partitions": "result",
 }
 PROGRAMS = {
