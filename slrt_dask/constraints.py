@@ -51,6 +51,10 @@ class Bounds:
             raise InvalidInput("a bound with several numbers needs the mode it runs along: mode=…")
         if len(lengths) > 1:
             raise InvalidInput(f"lower and upper have different lengths: {sorted(lengths)}")
+        if self.mode is not None and (
+            isinstance(self.mode, bool) or not isinstance(self.mode, int)
+        ):
+            raise InvalidInput(f"mode is {self.mode!r}; give the number of a mode, the first is 0")
         if self.lower is None and self.upper is None:
             raise InvalidInput("give a lower bound, an upper one, or both")
         low, high = self._vectors(max(lengths, default=1))
@@ -133,15 +137,19 @@ def constraint_of(value: Any) -> Bounds | None:
 def _checked_bound(name: str, bound: Any) -> Bound:
     if bound is None:
         return None
-    numbers = np.asarray(bound)
+    try:
+        numbers = np.asarray(bound)
+    except ValueError as error:
+        raise InvalidInput(f"{name} must be one number, or a list of numbers: {error}") from error
     if numbers.dtype.kind not in "iuf" or numbers.ndim > 1 or np.isnan(numbers).any():
         raise InvalidInput(f"{name} is {bound!r}; give a number, or one for every index of a mode")
+    empty = -math.inf if name == "lower" else math.inf
+    if np.any(np.isinf(numbers) & (numbers != empty)):
+        raise InvalidInput(f"{name} is {-empty}; no tensor satisfies that")
+    if np.all(numbers == empty):
+        return None
     if numbers.ndim == 0:
-        value = float(numbers)
-        empty = -math.inf if name == "lower" else math.inf
-        if math.isinf(value) and value != empty:
-            raise InvalidInput(f"{name} is {value}; no tensor satisfies that")
-        return None if math.isinf(value) else value
+        return float(numbers)
     return tuple(float(number) for number in numbers)
 
 
@@ -163,6 +171,10 @@ def _places_of(where: ArrayLike) -> Places:
         raise InvalidInput(
             "where must be 'all', 'observed', a store, or whole-number indices of shape (K, m)"
         )
+    if places.shape[1] == 0:
+        raise InvalidInput("where names no place; give some, or leave the constraint out")
+    if places.max() > np.iinfo(np.int64).max:
+        raise InvalidInput(f"where has the index {places.max()}, which no tensor has")
     if places.shape[1] > MOST_PLACES:
         raise InvalidInput(
             f"where names {places.shape[1]:,} places, more than {MOST_PLACES:,}; put them into a "

@@ -122,7 +122,7 @@ def written_records(run):
 def test_a_resumed_run_equals_the_undisturbed_one(
     order, method, kind, store, stop_and_resume, tmp_path
 ):
-    undisturbed, resumed = stop_and_resume(store(order), 3, kind, method=method)
+    undisturbed, resumed = stop_and_resume(store(order), 3, kind, method=method, max_iterations=5)
     assert len(undisturbed.records) > 4
     assert_same(resumed, undisturbed)
     lines = written_records(tmp_path / "run")
@@ -130,7 +130,7 @@ def test_a_resumed_run_equals_the_undisturbed_one(
 
 
 @pytest.mark.parametrize("method", ["rcg", "rtr"])
-@pytest.mark.parametrize("when", [0, 1, 7, 9, 10, 11, 12])
+@pytest.mark.parametrize("when", [0, 9, 10, 12])
 def test_it_does_so_wherever_it_was_stopped(when, method, store, stop_and_resume):
     undisturbed, resumed = stop_and_resume(store(), when, method=method, max_iterations=12)
     assert len(undisturbed.records) == 13

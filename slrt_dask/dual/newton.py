@@ -132,6 +132,12 @@ class BoundedSolve(Program):
             x = block.fresh(self.solution)
             x[:] = 0.0 if self.start is None else block.vector(self.start)
             block.fresh("before")[:] = x
+            # Not from the marks that the last solve left, wherever that was: a run that is resumed
+            # has none.
+            passes.mark_active(
+                block.changing(MARKS), *self.bounds.of(block), block.values,
+                block.vector(self.centre), x, self.twice_c, self.bounds.penalty,
+            )  # fmt: skip
             return x
         x = block.changing(self.solution)
         if message.phase == "retreat":

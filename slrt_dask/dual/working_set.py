@@ -46,8 +46,7 @@ def take_found(share: Share, centre: str, dual: str) -> int:
     """
 
     def change(contents: Contents, found: IndexColumns | None) -> tuple[Mask, IndexColumns | None]:
-        held = contents.vectors
-        idle = (held[MARKS] == BOUNDED) & (held[centre] == 0.0) & (held[dual] == 0.0)
+        idle = (contents.vectors[centre] == 0.0) & (contents.vectors[dual] == 0.0)
         return ~(contents.extra & idle), found
 
     share.change_support(change)

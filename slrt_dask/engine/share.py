@@ -35,6 +35,7 @@ class Share:
             self._scratch = ScratchDirectory(assignment.streaming.directory)
         try:
             self.blocks = self._loaded()
+            self._refuse_long_slices()
             self._chains = self._made_chains()
         except BaseException:
             self._remove_scratch()
@@ -161,6 +162,14 @@ class Share:
     def _made_chains(self) -> list[Chain]:
         largest = max((block.entries for block in self.blocks), default=0)
         rooms = 0 if self._scratch is None else ROOMS
+        return [
+            Chain(run, [Room(largest) for _ in range(rooms)])
+            for run in divide(self.blocks, self.assignment.threads)
+        ]
+
+    def _refuse_long_slices(self) -> None:
+        """A slice is never cut, so one that is too long for its room cannot be streamed."""
+        largest = max((block.entries for block in self.blocks), default=0)
         streaming = self.assignment.streaming
         if streaming is not None and largest > 2 * streaming.block_entries:
             raise MemoryBudgetExceeded(
@@ -168,10 +177,6 @@ class Share:
                 f"and cannot be cut, but there is room for blocks of {streaming.block_entries:,}; "
                 f"raise the memory limit, or store the observations along another mode"
             )
-        return [
-            Chain(run, [Room(largest) for _ in range(rooms)])
-            for run in divide(self.blocks, self.assignment.threads)
-        ]
 
     def _remove_scratch(self) -> None:
         if self._scratch is not None:

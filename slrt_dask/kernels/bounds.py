@@ -188,28 +188,49 @@ def make_feasible(marks, places, lower, upper, x):
 
 
 @njit(nogil=True, cache=True)
+def _multiplier(mark, value, y, centre, low, high, twice_c, mu):
+    """The s in an entry's x."""
+    if not mark & BOUNDED:
+        return 0.0
+    if not mark & OBSERVED:
+        return value
+    for side in (AT_LOWER, AT_UPPER):
+        bound = low if side == AT_LOWER else high
+        if math.isinf(bound):
+            continue
+        conductance, drive = _answer(OBSERVED + BOUNDED + side, y, centre, low, high, twice_c, mu)
+        found = centre + (bound - (drive - value) / conductance) / mu
+        if (side == AT_LOWER and found > 0.0) or (side == AT_UPPER and found < 0.0):
+            return found
+    return 0.0
+
+
+@njit(nogil=True, cache=True)
+def mark_active(marks, places, lower, upper, y, centre, x, twice_c, mu):
+    """Marks as x itself tells them, whatever was marked before."""
+    for e in range(x.size):
+        mark = int(marks[e]) & (OBSERVED + BOUNDED)
+        s = _multiplier(
+            mark, np.float64(x[e]), np.float64(y[e]), np.float64(centre[e]),
+            lower[places[e]], upper[places[e]], twice_c, mu,
+        )  # fmt: skip
+        if s > 0.0:
+            mark += AT_LOWER
+        elif s < 0.0:
+            mark += AT_UPPER
+        marks[e] = mark
+
+
+@njit(nogil=True, cache=True)
 def multipliers(marks, places, lower, upper, y, centre, x, twice_c, mu, s):
     """s of every entry, for x as it is; returns ‖s − centre‖² and the largest |s − centre|."""
     squares, largest = 0.0, 0.0
     for e in range(x.size):
-        mark, low, high = int(marks[e]), lower[places[e]], upper[places[e]]
-        value, multiplier = np.float64(x[e]), np.float64(centre[e])
-        found = 0.0
-        if mark & BOUNDED:
-            if mark & OBSERVED:
-                for side in (AT_LOWER, AT_UPPER):
-                    bound = low if side == AT_LOWER else high
-                    if math.isinf(bound):
-                        continue
-                    conductance, drive = _answer(
-                        OBSERVED + BOUNDED + side, np.float64(y[e]), multiplier, low, high,
-                        twice_c, mu,
-                    )  # fmt: skip
-                    trial = multiplier + (bound - (drive - value) / conductance) / mu
-                    if (side == AT_LOWER and trial > 0.0) or (side == AT_UPPER and trial < 0.0):
-                        found = trial
-            else:
-                found = value
+        multiplier = np.float64(centre[e])
+        found = _multiplier(
+            int(marks[e]), np.float64(x[e]), np.float64(y[e]), multiplier,
+            lower[places[e]], upper[places[e]], twice_c, mu,
+        )  # fmt: skip
         s[e] = found
         squares += (found - multiplier) ** 2
         largest = max(largest, abs(found - multiplier))

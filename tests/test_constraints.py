@@ -1,0 +1,341 @@
+"""Bounds as a caller gives them: what is refused, what is written, and what a fit makes of them."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import slrt_dask as slrt
+from slrt_dask import constraints
+from slrt_dask.constraints import Bounds, constraint_of
+from slrt_dask.engine.placement import Place
+from slrt_dask.engine.plan import plan_fit
+from slrt_dask.errors import InvalidConfig, InvalidInput
+from slrt_dask.optim import StopReason
+from slrt_dask.request import working_sets
+
+SHAPE = (7, 6, 5)
+RANKS = (2, 2, 2)
+TIRELESS = {"gap_tolerance": 0.0, "gradient_tolerance": 0.0}
+
+
+# ---- what is refused ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"lower": 2.0, "upper": 1.0}, "lower bound 2 is above the upper bound 1; no tensor"),
+        (
+            {"lower": (0.0, 3.0), "upper": 1.0, "mode": 0},
+            "lower bound 3 is above the upper bound 1 at index 1 of mode 0; no tensor",
+        ),
+        ({"lower": np.nan}, "lower is nan; give a number"),
+        ({"upper": (0.0, np.nan), "mode": 1}, r"upper is \(0.0, nan\); give a number"),
+        ({"lower": "much"}, "lower is 'much'; give a number"),
+        ({"upper": True}, "upper is True; give a number"),
+        ({"lower": [[0.0]], "mode": 0}, r"lower is \[\[0.0\]\]; give a number, or one for every"),
+        ({"lower": np.inf}, "lower is inf; no tensor satisfies that"),
+        ({"upper": -np.inf}, "upper is -inf; no tensor satisfies that"),
+        ({"lower": (np.inf, 0.0), "mode": 0}, "lower is inf; no tensor satisfies that"),
+        ({"lower": (-np.inf, -np.inf), "mode": 0}, "give a lower bound, an upper one, or both"),
+        ({"lower": [[1.0], [1.0, 2.0]], "mode": 0}, "lower must be one number, or a list"),
+        ({"lower": 0.0, "mode": 1.5}, "mode is 1.5; give the number of a mode"),
+        ({"lower": 0.0, "mode": True}, "mode is True; give the number of a mode"),
+        ({"lower": 0.0, "where": np.zeros((3, 0), int)}, "where names no place; give some"),
+        ({"lower": 0.0, "where": np.full((2, 1), 2**63, np.uint64)}, "which no tensor has"),
+        ({}, "give a lower bound, an upper one, or both"),
+        ({"lower": -np.inf, "upper": np.inf}, "give a lower bound, an upper one, or both"),
+        ({"lower": (0.0, 0.0)}, "several numbers needs the mode it runs along: mode="),
+        (
+            {"lower": (0.0, 0.0), "upper": (1.0,) * 3, "mode": 0},
+            r"lower and upper have different lengths: \[2, 3\]",
+        ),
+        ({"lower": 0.0, "where": [0, 1, 2]}, r"where must be 'all', 'observed', a store, or"),
+        ({"lower": 0.0, "where": [[0.5], [1.0]]}, r"whole-number indices of shape \(K, m\)"),
+        ({"lower": 0.0, "where": [[1, 2], [1]]}, "where must be rows of equal length"),
+        ({"lower": 0.0, "where": None}, "where must be 'all', 'observed', a store, or"),
+    ],
+)
+def test_what_cannot_be_bounds_is_refused_with_its_value_and_a_remedy(arguments, told):
+    with pytest.raises(InvalidInput, match=told):
+        Bounds(**arguments)
+
+
+def test_more_places_than_settings_can_hold_belong_into_a_store(monkeypatch):
+    monkeypatch.setattr(constraints, "MOST_PLACES", 1000)
+    slrt.Nonnegative(where=np.zeros((3, 1000), dtype=int))
+    with pytest.raises(InvalidInput, match=r"names 1,001 places, more than 1,000; put them into a"):
+        slrt.Nonnegative(where=np.zeros((3, 1001), dtype=int))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [
+        (Bounds(lower=0.0, mode=3), "mode 3 of the bounds is not one of 3 modes"),
+        (Bounds(lower=0.0, mode=-1), "mode -1 of the bounds is not one of 3 modes"),
+        (
+            Bounds(lower=(0.0, 0.0), mode=1),
+            "lower has 2 numbers, mode 1 6 indices; give one for each",
+        ),
+        (Bounds(upper=(1.0,) * 8, mode=0), "upper has 8 numbers, mode 0 7 indices; give one"),
+        (
+            slrt.Nonnegative(where=[[0, 1], [0, 1]]),
+            "where has 2 rows for a tensor of order 3; give one a mode",
+        ),
+        (
+            slrt.Nonnegative(where=[[0, 1], [0, 6], [0, 1]]),
+            r"place 1 of where has index 6 in mode 1, which is out of range for the shape \(7, 6,",
+        ),
+        (slrt.Nonnegative(where=[[-1], [0], [0]]), "place 0 of where has index -1 in mode 0"),
+    ],
+)
+def test_what_does_not_fit_the_tensor_is_refused_before_anything_is_computed(
+    bounds, told, observed
+):
+    with pytest.raises(InvalidInput, match=told):
+        bounds.check_shape(SHAPE)
+    with pytest.raises(InvalidInput, match=told):
+        slrt.complete(observed(), RANKS, C=5.0, constraint=bounds)
+
+
+@pytest.mark.parametrize("value", [0.0, "nonnegative", [0.0, 1.0]])
+def test_what_is_no_constraint_is_refused(value, observed):
+    with pytest.raises(InvalidInput, match=r"give Nonnegative\(…\) or Bounds\(…\)"):
+        slrt.complete(observed(), RANKS, C=5.0, constraint=value)
+
+
+def test_an_unknown_key_of_a_table_is_refused_with_the_known_ones():
+    with pytest.raises(InvalidConfig, match=r"no key 'least'; known keys are lower, upper, where"):
+        constraint_of({"least": 0.0})
+
+
+def test_a_method_that_needs_a_hessian_is_refused(observed):
+    with pytest.raises(InvalidConfig, match=r"'rtr' does not take constraints; use 'rcg'"):
+        slrt.complete(observed(), RANKS, C=5.0, method="rtr", constraint=slrt.Nonnegative())
+
+
+# ---- what is written ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        slrt.Nonnegative(),
+        slrt.Nonnegative(where="observed"),
+        slrt.Nonnegative(where="/somewhere/else"),
+        slrt.Nonnegative(where=np.array([[0, 1], [2, 3], [4, 0]])),
+        Bounds(upper=3),
+        Bounds(lower=-1.5, upper=np.float32(2.5)),
+        Bounds(lower=np.arange(5.0), mode=2),
+        Bounds(lower=(-np.inf, 0.0), upper=(1.0, np.inf), mode=0),
+    ],
+    ids=str,
+)
+def test_a_constraint_is_read_as_it_was_written(bounds):
+    table = bounds.to_dict()
+    assert constraint_of(table) == bounds
+    assert constraint_of(json.loads(json.dumps(table))) == bounds
+    assert constraint_of(bounds) is bounds
+    assert hash(constraint_of(table)) == hash(bounds)
+
+
+def test_no_constraint_stays_none():
+    assert constraint_of(None) is None
+
+
+@pytest.mark.parametrize("bounds", [Bounds(lower=-1.0), Bounds(upper=2.0), Bounds(-1.0, 2.0)])
+def test_one_number_is_the_bound_of_every_index(bounds):
+    mode, lower, upper = bounds.vectors(SHAPE)
+    assert lower.shape == upper.shape == (SHAPE[mode],)
+    assert (lower == (-np.inf if bounds.lower is None else bounds.lower)).all()
+    assert (upper == (np.inf if bounds.upper is None else bounds.upper)).all()
+
+
+def test_bounds_along_a_mode_are_those_of_its_indices():
+    mode, lower, upper = Bounds(lower=range(6), upper=9.0, mode=1).vectors(SHAPE)
+    assert mode == 1
+    np.testing.assert_array_equal(lower, np.arange(6.0))
+    np.testing.assert_array_equal(upper, np.full(6, 9.0))
+
+
+def test_nonnegative_is_a_lower_bound_of_zero():
+    assert slrt.Nonnegative() == Bounds(lower=0.0)
+    assert slrt.Nonnegative().everywhere
+    assert not slrt.Nonnegative("observed").everywhere
+
+
+def test_a_store_is_known_by_its_path(observed):
+    store = observed()
+    assert slrt.Nonnegative(store) == slrt.Nonnegative(store.path)
+    assert slrt.Nonnegative(store).where_store == store.path
+    assert slrt.Nonnegative("observed").where_store is None
+    assert slrt.Nonnegative().where_store is None
+
+
+# ---- what a fit makes of them ---------------------------------------------------------------
+
+
+def nonnegative_tensor(shape=SHAPE, seed=1):
+    """A tensor with many entries near zero, and noise that takes observations below."""
+    rng = np.random.default_rng(seed)
+    parts = [[rng.random(n) ** 3 for n in shape] for _ in range(2)]
+    exact = sum(np.einsum("i,j,k->ijk", *vectors) for vectors in parts)
+    exact /= exact.max()
+    return exact + 0.1 * rng.standard_normal(shape), rng.random(shape) < 0.5
+
+
+@pytest.fixture
+def observed(store_of):
+    def make(parts=2, shift=0.0):
+        noisy, mask = nonnegative_tensor()
+        return store_of(mask, noisy + shift, parts=parts)
+
+    return make
+
+
+def completed(store, constraint, **options):
+    options = {"C": 1.0, "threads": 1, "max_iterations": 3, "method": "rcg", **options}
+    options.setdefault("ranks", RANKS)
+    return slrt.complete(store, **TIRELESS, constraint=constraint, **options)
+
+
+def missed_by(fit, lower=-np.inf, upper=np.inf, held=True):
+    """By how much the completed tensor is outside, where the bounds hold."""
+    W = fit.to_dask().compute(scheduler="synchronous")
+    return float(np.max(np.where(held, np.maximum(lower - W, W - upper), 0.0)))
+
+
+MODE_BOUNDS = (-np.inf, 0.0, 0.05, 0.0, -0.1, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "lower", "upper", "center"),
+    [
+        (slrt.Nonnegative(), 0.0, np.inf, False),
+        (slrt.Nonnegative(), 0.0, np.inf, True),
+        (Bounds(lower=0.0, upper=0.5), 0.0, 0.5, True),
+        (Bounds(upper=0.4), -np.inf, 0.4, False),
+        (Bounds(lower=MODE_BOUNDS, mode=1), np.reshape(MODE_BOUNDS, (1, 6, 1)), np.inf, True),
+    ],
+    ids=["nonnegative", "nonnegative centred", "two-sided centred", "upper", "vector centred"],
+)
+def test_no_entry_misses_its_bounds_by_more_than_the_certificate_says(
+    constraint, lower, upper, center, observed
+):
+    store = observed()
+    free = completed(store, None, center=center)
+    fit = completed(store, constraint, center=center)
+    # Observed values may lie outside: they are noisy.
+    noisy, mask = nonnegative_tensor()
+    assert np.maximum(lower - noisy, noisy - upper)[mask].max() > 0.05
+    missed = missed_by(fit, lower, upper)
+    assert missed <= fit.certificate.violation * (1 + 1e-9) + 1e-12
+    # Bounds are in the units of the data, and without them they would not be kept.
+    assert missed_by(free, lower, upper) > 10 * max(missed, 1e-3)
+    assert fit.certificate.dual <= fit.certificate.primal
+    assert fit.certificate.primal >= free.certificate.dual
+
+
+@pytest.mark.parametrize("kind", ["observed", "store", "places"])
+def test_bounds_hold_where_they_were_asked_for_and_not_elsewhere(kind, observed, store_of):
+    store = observed()
+    _, mask = nonnegative_tensor()
+    held = mask if kind == "observed" else np.random.default_rng(3).random(SHAPE) < 0.3
+    elsewhere = store_of(held, np.ones(SHAPE), parts=2, slab_mode=1)
+    where = {
+        "observed": "observed",
+        "store": elsewhere,
+        "places": np.argwhere(held).T,
+    }[kind]
+    fit = completed(store, slrt.Nonnegative(where))
+    assert missed_by(fit, 0.0, held=held) <= fit.certificate.violation * (1 + 1e-9) + 1e-12
+    assert missed_by(fit, 0.0) > 2 * fit.certificate.violation
+
+
+def test_bounds_that_are_nowhere_active_leave_the_answer_as_it_is(observed):
+    store = observed()
+    free = completed(store, None, max_iterations=4)
+    fit = completed(store, Bounds(-100.0, 100.0), max_iterations=4)
+    assert fit.certificate.violation == 0.0
+    assert fit.certificate.primal == pytest.approx(free.certificate.primal, rel=1e-2)
+
+
+def test_a_fit_with_bounds_is_written_and_read_again(observed, tmp_path):
+    fit = completed(observed(), slrt.Nonnegative(), max_iterations=3)
+    fit.save(tmp_path / "saved")
+    again = slrt.load_completion(tmp_path / "saved")
+    places = np.indices(SHAPE).reshape(3, -1)
+    np.testing.assert_array_equal(again.predict(places), fit.predict(places))
+    W = fit.to_dask().compute(scheduler="synchronous")
+    np.testing.assert_allclose(fit.predict(places), W.reshape(-1), atol=1e-12)
+
+
+# ---- interrupted, elsewhere, out of core ----------------------------------------------------
+
+
+def interrupting(when):
+    def stop(record, state):
+        if record.iteration == when:
+            raise KeyboardInterrupt
+
+    return SimpleNamespace(on_record=stop)
+
+
+@pytest.mark.parametrize(("when", "where"), [(0, "places"), (1, "observed"), (2, "all")])
+def test_a_run_that_was_interrupted_and_resumed_is_the_undisturbed_one(
+    when, where, observed, tmp_path
+):
+    chosen = [[0, 1, 2], [1, 2, 3], [2, 3, 4]] if where == "places" else where
+    constraint = Bounds(lower=0.0, upper=0.5, where=chosen)
+    store = observed()
+    undisturbed = completed(store, constraint)
+    stopped = completed(
+        store, constraint, run_directory=tmp_path / "run", checkpoint_every=1,
+        observers=[interrupting(when)],
+    )  # fmt: skip
+    assert stopped.stop_reason is StopReason.INTERRUPTED
+    resumed = slrt.resume(tmp_path / "run", threads=1)
+    for column in ("iteration", "cost", "gradient_norm", "step"):
+        assert [getattr(record, column) for record in resumed.records] == [
+            getattr(record, column) for record in undisturbed.records
+        ]
+    assert len(resumed.records) == 4
+
+
+def test_a_cluster_gives_the_same_answer(observed, process_client):
+    store = observed(parts=2)
+    constraint = Bounds(lower=0.0, upper=0.5)
+    here = completed(store, constraint, max_iterations=2)
+    there = completed(store, constraint, max_iterations=2, threads=None, client=process_client)
+    costs = [record.cost for record in here.records]
+    np.testing.assert_allclose([record.cost for record in there.records], costs, rtol=1e-8)
+    places = np.indices(SHAPE).reshape(3, -1)
+    np.testing.assert_allclose(there.predict(places), here.predict(places), atol=1e-8)
+
+
+def test_a_streamed_fit_gives_the_answer_of_a_resident_one(store_of, monkeypatch, caplog):
+    monkeypatch.setattr("slrt_dask.engine.plan.SMALLEST_STREAMED_BLOCK", 500)
+    monkeypatch.setattr("slrt_dask.engine.plan.LARGEST_STREAMED_BLOCK", 2000)
+    shape = (30, 20, 20)
+    noisy, _ = nonnegative_tensor(shape)
+    mask = np.random.default_rng(3).random(shape) < 0.3
+    store = store_of(mask, noisy)
+    constraint = Bounds(lower=0.0, upper=0.5)
+    least = working_sets(store, constraint)[-1]
+    needed = plan_fit(store.header, RANKS, places=[Place(None, 1, None)], extra=least).largest.total
+    options = {"C": 1.0, "max_iterations": 2}
+    resident = completed(store, constraint, **options)
+    with caplog.at_level("INFO", logger="slrt_dask"):
+        streamed = completed(store, constraint, memory_limit=needed - 1, **options)
+    assert caplog.text.count("streamed from disk") == 1
+    np.testing.assert_allclose(
+        [record.cost for record in streamed.records],
+        [record.cost for record in resident.records],
+        rtol=1e-8,
+    )
+    places = np.indices(shape).reshape(3, -1)[:, ::7]
+    np.testing.assert_allclose(streamed.predict(places), resident.predict(places), atol=1e-8)
