@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from slrt_dask.data.header import StoreHeader
+from slrt_dask.engine.exchange import FAN_IN
 from slrt_dask.engine.prepare import numbers_every_fibre
 from slrt_dask.kernels.blocks import possible_fibres
 from slrt_dask.kernels.rows import padded_width
@@ -52,6 +53,7 @@ class Costs:
 
     held_out : observations for validation, which are held beside the others
     extra : entries beside the observed ones at which bounds are looked after; None without bounds
+    workers : how many there are, at most
     """
 
     header: StoreHeader
@@ -59,6 +61,7 @@ class Costs:
     value_bytes: int = 8
     held_out: int = 0
     extra: int | None = None
+    workers: int = 1
 
     @property
     def fibres(self) -> int:
@@ -126,8 +129,10 @@ class Costs:
 
     def _sums(self, threads: int) -> int:
         # A Hessian product has factor and direction side by side: twice the width. Every thread
-        # makes a partial sum, and the complete one arrives beside them.
-        return (threads + 2) * 2 * self.sums_bytes
+        # makes a partial sum, and the complete one arrives beside them; at a worker that adds up
+        # those of others, so do theirs.
+        arriving = min(FAN_IN, self.workers - 1)
+        return (threads + 2 + arriving) * 2 * self.sums_bytes
 
     def _buffers(self, entries: int, threads: int) -> int:
         header, slab = self.header, self.header.slab_mode

@@ -148,7 +148,7 @@ def plan_fit(
     held_out : observations for validation, which are held beside the others
     extra : entries beside the observed ones that bounds may need; None without bounds
     """
-    costs = Costs(header, ranks, value_bytes, held_out, extra)
+    costs = Costs(header, ranks, value_bytes, held_out, extra, len(places))
     shares = assign_partitions([part.count for part in header.partitions], places)
     workers = tuple(
         _planned(costs, place, share) for place, share in zip(places, shares, strict=True) if share
