@@ -34,6 +34,8 @@ from slrt_dask.optim.rtr import TrustRegionState
 
 FORMAT_VERSION = 2
 KEPT = 2
+PROGRESS, ROWS = "progress.", "rows"
+"""Names of arrays that are not a mode's matrix: of the problem, and multipliers of rows."""
 STATES: dict[str, type[MethodState]] = {
     kind.__name__: kind for kind in (ConjugateGradientState, TrustRegionState)
 }
@@ -50,11 +52,16 @@ class Checkpoint:
     arrays: dict[str, Any]
     scalars: dict[str, Any]
     dual_checksums: dict[int, int]
-    progress: dict[str, float]
+    progress: dict[str, Any]
 
     @property
     def dual(self) -> Path:
         return self.path / "dual"
+
+    @property
+    def rows(self) -> Any | None:
+        """The multipliers of a linear constraint's rows, if there are any."""
+        return self.arrays.get(ROWS)
 
     @property
     def iteration(self) -> int:
@@ -105,7 +112,7 @@ class CheckpointObserver:
 
     write_dual : writes the dual entries of a state into a directory; checksums by partition
     newest : the iteration of the checkpoint from which the run goes on, if there is one
-    progress : tells numbers of the problem that belong to the state
+    progress : tells numbers, and arrays of them, of the problem that belong to the state
     """
 
     def __init__(
@@ -116,7 +123,7 @@ class CheckpointObserver:
         cadence: Cadence,
         newest: int = -1,
         clock: Callable[[], float] = time.monotonic,
-        progress: Callable[[], dict[str, float]] = dict,
+        progress: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self._directory = directory
         self._binding = binding
@@ -151,11 +158,11 @@ def write_checkpoint(
     state: MethodState,
     binding: dict[str, Any],
     write_dual: WriteDual,
-    progress: dict[str, float] | None = None,
+    progress: dict[str, Any] | None = None,
 ) -> Path:
     """Write a state as the newest checkpoint; returns its directory.
 
-    progress : numbers of the problem that belong to the state
+    progress : numbers, and arrays of them, of the problem that belong to the state
     """
     directory.mkdir(parents=True, exist_ok=True)
     name = f"{state.iteration:06d}"
@@ -163,6 +170,12 @@ def write_checkpoint(
     shutil.rmtree(unfinished, ignore_errors=True)
     (unfinished / "dual").mkdir(parents=True)
     arrays, scalars = _taken_apart(state)
+    numbers = {}
+    for key, value in (progress or {}).items():
+        if isinstance(value, np.ndarray):
+            arrays[PROGRESS + key] = value
+        else:
+            numbers[key] = value
     with open(unfinished / "state.bin", "wb") as file:
         for array in arrays.values():
             file.write(np.ascontiguousarray(array, dtype="<f8").tobytes())
@@ -171,7 +184,7 @@ def write_checkpoint(
         "format_version": FORMAT_VERSION,
         "kind": type(state).__name__,
         "state": scalars,
-        "progress": progress or {},
+        "progress": numbers,
         "binding": binding,
         "arrays": {name: array.shape for name, array in arrays.items()},
         "arrays_checksum": zlib.crc32((unfinished / "state.bin").read_bytes()),
@@ -220,6 +233,8 @@ def _read_one(path: Path, binding: dict[str, Any]) -> Checkpoint | None:
         checksums = {int(number): sum_ for number, sum_ in content["dual_checksums"].items()}
         kind, scalars, bound = STATES[content["kind"]], content["state"], content["binding"]
         version, progress = content["format_version"], content.get("progress", {})
+        for name in [name for name in arrays if name.startswith(PROGRESS)]:
+            progress[name.removeprefix(PROGRESS)] = arrays.pop(name)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if version != FORMAT_VERSION:
@@ -243,6 +258,8 @@ def _taken_apart(state: MethodState) -> tuple[dict[str, Any], dict[str, Any]]:
             scalars["cost"] = value.cost
             scalars["inner"] = dataclasses.asdict(value.inner)
             _add_matrices(arrays, "point", value.point)
+            if getattr(value, "rows", None) is not None:
+                arrays[ROWS] = value.rows
         elif isinstance(value, tuple):
             _add_matrices(arrays, field.name, value)
         else:

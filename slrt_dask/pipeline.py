@@ -189,7 +189,7 @@ class Fit:
         self.problem.go_on(checkpoint.progress, tuple(kept))
         inner = InnerSummary(**checkpoint.scalars["inner"])
         point = checkpoint.matrices("point")
-        return Evaluation(point, float(checkpoint.scalars["cost"]), inner, dual)
+        return Evaluation(point, float(checkpoint.scalars["cost"]), inner, dual, checkpoint.rows)
 
     # ---- the result -------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
     g(U) = max ⟨Z, Y⟩ − ‖Z‖²/(4C) + ⟨S⁺, lower⟩ − ⟨S⁻, upper⟩ − Σ_k λ_k/2 ‖U_kᵀ (Z + S)_k‖²
 
+and with rows of a linear constraint, lower ≤ A W ≤ upper, whose multipliers s add ⟨s, bounds⟩ to
+it and Aᵀ s to Z + S.
+
 S, the multipliers, is as large as the tensor but zero wherever W keeps clear of its bounds. So it
 is kept on a working set of entries, which grows where a scan of W finds bounds missed, and is
 pruned. For every U the multipliers get a proximal term, −μ/2 ‖S − centre‖², which makes the inner
@@ -28,15 +31,20 @@ from slrt_dask.dual.bounds import (
     MeasureBounded,
     MoveCentre,
 )
-from slrt_dask.dual.certificate import Bounds, Certificate, nuclear_norm
-from slrt_dask.dual.newton import BoundedOutcome, BoundedSolve
+from slrt_dask.dual.certificate import Bounds, Certificate
+from slrt_dask.dual.coupling import LinearRows, RowTotals, couple, scale_rows
+from slrt_dask.dual.feasible import Answer
+from slrt_dask.dual.newton import BoundedSolve
+from slrt_dask.dual.newton_steps import BoundedOutcome
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary
+from slrt_dask.dual.repair import Repair
+from slrt_dask.dual.rows import Rows
 from slrt_dask.dual.scan import Scan, ScanOutcome
 from slrt_dask.dual.working_set import Places, bound_places, take_found
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput, MemoryBudgetExceeded
-from slrt_dask.kernels.bounds import BOUNDED, OBSERVED
+from slrt_dask.kernels.bounds import BOUNDED, COUPLED, OBSERVED
 from slrt_dask.optim.manifold import Point
 
 MOST_IDLE_SCANS = 8
@@ -44,6 +52,8 @@ MOST_IDLE_SCANS = 8
 MOST_SETTLING = 500
 LEAST_PENALTY = 1e-3
 """In units of 1/(2C): with less, the inner problem is as ill conditioned as without a penalty."""
+ROW_ROUNDING = 1e-10
+"""By how much of the data's size a row may be missed after a repair."""
 SLOW = 0.5
 """Multipliers that come closer by less than this factor are held back too much."""
 
@@ -56,6 +66,7 @@ class BoundedProblem(DualProblem):
     bound_tolerance : by how much, relative to the data's size, a bound may be missed without the
         entry being looked after
     most_extra : entries beside the observed ones that there is room for
+    linear : a linear constraint besides
     """
 
     def __init__(
@@ -70,6 +81,7 @@ class BoundedProblem(DualProblem):
         everywhere: bool = False,
         bound_tolerance: float = 0.0,
         most_extra: int | None = None,
+        linear: LinearRows | None = None,
         certificate_rtol: float = 1e-5,
         max_inner_iterations: int = 1000,
     ) -> None:
@@ -89,6 +101,7 @@ class BoundedProblem(DualProblem):
         self._most_extra = most_extra
         engine.run(Clear((MARKS, self.centre.name)))
         engine.run(Mark(OBSERVED + BOUNDED))
+        self.rows = None if linear is None else self._coupled(linear)
         if where is not None:
             self._take(bound_places, where)
         (self.outside,) = engine.run(CountOutside(bounds))
@@ -107,13 +120,15 @@ class BoundedProblem(DualProblem):
                 self.centre.name,
                 rtol * self._norm,
                 self._max_inner_iterations,
+                self.rows,
+                None if warm is None else warm.rows,
             )
         )
         self.sweeps += outcome.sweeps
         residual = math.sqrt(outcome.r_dot_r) / self._norm if self._norm > 0.0 else 0.0
         violation = 0.0 if warm is None else warm.inner.violation
         inner = InnerSummary(outcome.iterations, residual, outcome.converged, violation)
-        return Evaluation(point, outcome.cost, inner, solution)
+        return Evaluation(point, outcome.cost, inner, solution, outcome.rows)
 
     def hessian(self, evaluation: Evaluation, direction: Point, *, rtol: float) -> Point:
         raise InvalidInput("the trust region has no Hessian with bounds; use method='rcg'")
@@ -128,8 +143,9 @@ class BoundedProblem(DualProblem):
         violation = missed / self._norm if self._norm > 0.0 else 0.0
         if violation <= rtol and not found:
             return None
-        if moved is not None:
-            self.centre = moved
+        self.centre = moved
+        if self.rows is not None and evaluation.rows is not None:
+            self.rows = self.rows.around(evaluation.rows)
         renewed = self.evaluate(evaluation.point, rtol=rtol, warm=evaluation)
         return replace(renewed, inner=replace(renewed.inner, violation=violation))
 
@@ -156,14 +172,18 @@ class BoundedProblem(DualProblem):
     def kept_vectors(self) -> tuple[VectorHandle, ...]:
         return (self.centre,)
 
-    def progress(self) -> dict[str, float]:
+    def progress(self) -> dict[str, Any]:
+        centre = {} if self.rows is None else {"rows_centre": self.rows.centre}
         return {
+            **centre,
             "penalty": self.bounds.penalty,
             "scan_in": self._scan_in,
             "idle_scans": self._idle_scans,
         }
 
-    def go_on(self, progress: dict[str, float], kept: tuple[VectorHandle, ...]) -> None:
+    def go_on(self, progress: dict[str, Any], kept: tuple[VectorHandle, ...]) -> None:
+        if self.rows is not None:
+            self.rows = self.rows.around(progress["rows_centre"])
         self.bounds = replace(self.bounds, penalty=progress["penalty"])
         self._scan_in, self._idle_scans = int(progress["scan_in"]), int(progress["idle_scans"])
         (self.centre,) = kept
@@ -179,8 +199,11 @@ class BoundedProblem(DualProblem):
                 target.name,
                 self.bounds,
                 2.0 * self.cost_weight,
+                evaluation.rows,
             )
         )
+        if self.rows is not None and evaluation.rows is not None:
+            squares += float(np.sum((evaluation.rows - self.rows.centre) ** 2))
         return target, math.sqrt(squares)
 
     def _grown(self, evaluation: Evaluation) -> int:
@@ -195,7 +218,15 @@ class BoundedProblem(DualProblem):
             self._take(take_found, self.centre.name, evaluation.dual.name)
         return found
 
-    def _take(self, task: Callable[..., int], *arguments: Any) -> None:
+    def _coupled(self, linear: LinearRows) -> Rows:
+        """Have the coefficients of a linear constraint on the shares, every row of length one."""
+        self._take(couple, linear.stores, mark=BOUNDED if self._everywhere else COUPLED)
+        sums, squares = self.engine.run(RowTotals(len(linear.lower)))
+        rows = linear.scaled(sums, squares)
+        self.engine.on_shares(scale_rows, 1.0 / rows.lengths)
+        return rows
+
+    def _take(self, task: Callable[..., int], *arguments: Any, mark: int = BOUNDED) -> None:
         """Change the working set on every share; its new entries are numbered and marked."""
         extra = sum(self.engine.on_shares(task, *arguments))
         if self._most_extra is not None and extra > self._most_extra:
@@ -205,7 +236,7 @@ class BoundedProblem(DualProblem):
                 f"where='observed'"
             )
         self.engine.number_fibres()
-        self.engine.run(Mark(BOUNDED))
+        self.engine.run(Mark(mark))
 
     def _scanned(self, evaluation: Evaluation) -> ScanOutcome:
         self.sweeps += 1
@@ -231,17 +262,23 @@ class BoundedProblem(DualProblem):
                 self.weights,
                 self.bounds,
                 2.0 * self.cost_weight,
+                evaluation.rows,
             )
         )
         self.sweeps += 1
-        violation = products.violation
+        violation, slack, worth = products.violation, products.slack, 0.0
         if self._everywhere:
             violation = max(violation, self._scanned(evaluation).violation)
         row_sums = self.row_sums(evaluation.dual, evaluation.point)
+        primal = self._feasible_primal(evaluation, row_sums, products, violation)
+        if self.rows is not None and evaluation.rows is not None:
+            measured = self.rows.measure(products.rows, evaluation.rows)
+            violation, slack = max(violation, measured.missed), slack + measured.slack
+            worth = self.rows.worth(evaluation.rows)
         parts = Bounds(
-            self._feasible_primal(evaluation.point, row_sums, products, violation),
+            primal,
             products.z_dot_z / (4 * self.cost_weight),
-            products.overlap,
+            products.overlap + worth,
             tuple(
                 float(np.vdot(factor, totals))
                 for factor, totals in zip(evaluation.point, row_sums, strict=True)
@@ -254,45 +291,18 @@ class BoundedProblem(DualProblem):
             row_sums,
             lambda lower, upper: parts.are_settled(lower, upper, self._certificate_rtol),
         )
-        return parts.certificate(lower, upper, violation)
+        return parts.certificate(lower, upper, violation, slack)
 
     def _feasible_primal(
-        self, point: Point, row_sums: Point, products: BoundedProducts, violation: float
+        self, evaluation: Evaluation, row_sums: Point, products: BoundedProducts, violation: float
     ) -> float:
-        """The objective at the answer moved inside its bounds, or more than that.
-
-        Either all entries are shifted by the violation, or the answer is drawn towards the middle
-        of the bounds; whichever costs less. The part that takes the shift, a tensor of rank one, is
-        the one where it costs least.
-        """
-        norms = [
-            weight * nuclear_norm(factor, totals)
-            for factor, totals, weight in zip(point, row_sums, self.weights, strict=True)
-        ]
-        misfit = math.sqrt(max(products.misfit, 0.0))
-        shape = self.engine.store.shape
-        entries = math.sqrt(math.prod(shape))
-        drawn = violation / (violation + self.bounds.margin) if violation > 0.0 else 0.0
-        middle = float(np.linalg.norm(self.bounds.middle)) / math.sqrt(shape[self.bounds.mode])
-        ways = [
-            self._objective(
-                (1.0 - drawn) * misfit + drawn * math.sqrt(products.middle_misfit),
-                [(1.0 - drawn) * norm for norm in norms],
-                drawn * middle * entries,
-            )
-        ]
-        if self.bounds.one_sided:
-            shifted = misfit + violation * math.sqrt(self.engine.store.nnz)
-            ways.append(self._objective(shifted, norms, violation * entries))
-        return min(ways)
-
-    def _objective(self, misfit: float, norms: list[float], shift: float) -> float:
-        """C misfit² + Σ_k norm_k²/(2λ_k), with a shift's norm added to the part it costs least."""
-        plain = sum(
-            norm**2 / (2 * weight) for norm, weight in zip(norms, self.weights, strict=True)
+        """The objective at the answer once it satisfies all constraints, or more than that."""
+        store = self.engine.store
+        answer = Answer.of(
+            evaluation.point, row_sums, store.shape, store.nnz, self.cost_weight, self.weights
         )
-        cheapest = min(
-            ((norm + shift) ** 2 - norm**2) / (2 * weight)
-            for norm, weight in zip(norms, self.weights, strict=True)
-        )
-        return self.cost_weight * misfit**2 + plain + cheapest
+        if self.rows is None:
+            return answer.moved_inside(products, self.bounds, violation)
+        repaired = self.engine.run(Repair(self.bounds, self.rows))
+        size = self._norm / math.sqrt(store.nnz)
+        return answer.repaired(repaired, violation, ROW_ROUNDING * size)

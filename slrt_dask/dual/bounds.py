@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from slrt_dask.dual.inner import NO_SUMS, Sums
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
-from slrt_dask.engine.block import Block
+from slrt_dask.dual.rows import RowVector, add_multipliers, products_of
+from slrt_dask.engine.block import Block, Vector
 from slrt_dask.engine.program import Finished, Program
 from slrt_dask.kernels import bounds as passes
 
@@ -118,27 +119,35 @@ class Clear(OneRound):
 
 @dataclass(frozen=True)
 class MoveCentre(OneRound):
-    """Leave the multipliers of `dual` under `target`, and tell how far they are from `centre`."""
+    """Leave the multipliers of `dual` under `target`, and tell how far they are from `centre`.
+
+    rows : the multipliers of a linear constraint that are part of `dual`
+    """
 
     dual: str
     centre: str
     target: str
     bounds: BoundVectors
     twice_c: float
+    rows: RowVector | None = None
 
     label = "multipliers"
 
     def step(self, block: Block, message: None, total: Any) -> tuple[float]:
         squares, _ = passes.multipliers(
             block.vector(MARKS), *self.bounds.of(block), block.values, block.vector(self.centre),
-            block.vector(self.dual), self.twice_c, self.bounds.penalty, block.fresh(self.target),
+            own_part(block, self.dual, self.rows, self.bounds), self.twice_c, self.bounds.penalty,
+            block.fresh(self.target),
         )  # fmt: skip
         return (squares + (total[0] if total else 0.0),)
 
 
 @dataclass(frozen=True)
 class BoundedProducts:
-    """What a certificate needs of a dual vector: see `kernels.bounds.certified_sums`."""
+    """What a certificate needs of a dual vector: see `kernels.bounds.certified_sums`.
+
+    rows : what the model says of the rows of a linear constraint, A W
+    """
 
     misfit: float
     z_dot_z: float
@@ -146,17 +155,23 @@ class BoundedProducts:
     middle_misfit: float
     violation: float
     slack: float
+    rows: RowVector
 
 
 @dataclass(frozen=True)
 class MeasureBounded(Program):
-    """The products of `dual` and of w = L x that a certificate is made of."""
+    """The products of `dual` and of w = L x that a certificate is made of; w stays behind.
+
+    rows : the multipliers of a linear constraint that are part of `dual`; what the model says of
+        its rows is then part of the outcome
+    """
 
     dual: str
     factors: Factors
     weights: tuple[float, ...]
     bounds: BoundVectors
     twice_c: float
+    rows: RowVector | None = None
 
     label = "measure"
 
@@ -174,11 +189,14 @@ class MeasureBounded(Program):
         w = block.changing("w")
         add_crossing(block, self.factors, self.weights, message, w)
         found = passes.certified_sums(
-            block.vector(MARKS), *self.bounds.of(block), self.bounds.middle, block.values, x, w,
-            self.twice_c,
+            block.vector(MARKS), *self.bounds.of(block), self.bounds.middle, block.values,
+            own_part(block, self.dual, self.rows, self.bounds), w, self.twice_c,
         )  # fmt: skip
-        part = NO_SUMS, np.array(found)
+        part = self._products(block, w), np.array(found)
         return part if total is None else self.combine(total, part)
+
+    def _products(self, block: Block, w: Vector) -> RowVector:
+        return NO_SUMS if self.rows is None else products_of(block, w, len(self.rows), None)
 
     def combine(self, left: Any, right: Any) -> Any:
         sums, scalars = super().combine(left, (right[0], np.zeros(6)))
@@ -189,7 +207,28 @@ class MeasureBounded(Program):
     def advance(self, message: Matrix | None, total: Sums) -> Matrix | Finished:
         if message is None:
             return total[0]
-        return Finished(BoundedProducts(*(float(value) for value in total[1])))
+        misfit, z_dot_z, overlap, middle_misfit, violation, slack = map(float, total[1])
+        return Finished(
+            BoundedProducts(
+                misfit, z_dot_z, overlap, middle_misfit, violation, slack, rows=total[0]
+            )
+        )
+
+
+def own_part(block: Block, dual: str, rows: RowVector | None, bounds: BoundVectors) -> Vector:
+    """The entries' own part of a dual vector, in which the multipliers of rows have a part too."""
+    if rows is None:
+        return block.vector(dual)
+    own = block.fresh("v")
+    own[:] = block.vector(dual)
+    take_out_rows(block, rows, bounds, own)
+    return own
+
+
+def take_out_rows(block: Block, rows: RowVector, bounds: BoundVectors, x: Vector) -> None:
+    """x becomes the entries' own part of it; what rounding leaves where there is none goes."""
+    add_multipliers(block, rows, x, -1.0)
+    passes.make_feasible(block.vector(MARKS), *bounds.of(block), x)
 
 
 VIOLATION = 4

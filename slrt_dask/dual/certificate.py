@@ -11,6 +11,7 @@ multiple is taken: it costs nothing and is much tighter far from the optimum.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,7 @@ class Certificate:
     relative_gap : gap / primal, between 0 and 1
     paper_gap : Σ_k λ_k/2 (σ_k² − ‖U_kᵀ Z_k‖²), the gap of an exactly solved inner problem
     violation : by how much the answer had to be moved to satisfy its constraints
+    complementarity : Σ |multiplier · (W − bound)|, which vanishes at the optimum
     """
 
     primal: float
@@ -37,6 +39,7 @@ class Certificate:
     relative_gap: float
     paper_gap: float
     violation: float = 0.0
+    complementarity: float = 0.0
 
     def __str__(self) -> str:
         missed = f"; constraints are missed by {self.violation:.2g}" if self.violation else ""
@@ -87,7 +90,11 @@ class Bounds:
         return cls(primal, energy, products.b_dot_x, tuple(captured), weights)
 
     def certificate(
-        self, lower: tuple[float, ...], upper: tuple[float, ...], violation: float = 0.0
+        self,
+        lower: tuple[float, ...],
+        upper: tuple[float, ...],
+        violation: float = 0.0,
+        complementarity: float = 0.0,
     ) -> Certificate:
         """The certificate, given what bounds the K largest eigenvalues σ_k² of Z_k Z_kᵀ.
 
@@ -96,11 +103,13 @@ class Bounds:
         dual = self._dual(upper)
         gap = self.primal - dual
         relative = gap / self.primal if self.primal > 0.0 else 0.0
+        if math.isinf(gap):
+            relative = 1.0
         paper_gap = sum(
             0.5 * weight * (largest - known)
             for weight, largest, known in zip(self.weights, lower, self.captured, strict=True)
         )
-        return Certificate(self.primal, dual, gap, relative, paper_gap, violation)
+        return Certificate(self.primal, dual, gap, relative, paper_gap, violation, complementarity)
 
     def are_settled(self, lower: tuple[float, ...], upper: tuple[float, ...], rtol: float) -> bool:
         """Whether eigenvalues known to lie between two bounds tell the gap well enough."""

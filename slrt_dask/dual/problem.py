@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slrt_dask.dual.certificate import Bounds, Certificate
 from slrt_dask.dual.inner import ConjugateGradient, InnerOutcome
@@ -38,12 +42,16 @@ class InnerSummary:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is known of g at a point: its value and the dual vector that gives it."""
+    """What is known of g at a point: its value and the dual vector that gives it.
+
+    rows : the multipliers of a linear constraint, which have their part in the dual vector
+    """
 
     point: Point
     cost: float
     inner: InnerSummary
     dual: VectorHandle
+    rows: NDArray[np.float64] | None = None
 
 
 class DualProblem:
@@ -113,11 +121,11 @@ class DualProblem:
         """Vectors that outlive an evaluation; a checkpoint has them beside its dual."""
         return ()
 
-    def progress(self) -> dict[str, float]:
-        """What else has to be known to go on just so later."""
+    def progress(self) -> dict[str, Any]:
+        """What else has to be known to go on just so later: numbers, and arrays of them."""
         return {}
 
-    def go_on(self, progress: dict[str, float], kept: tuple[VectorHandle, ...]) -> None:
+    def go_on(self, progress: dict[str, Any], kept: tuple[VectorHandle, ...]) -> None:
         """Take up where another one was, given what it kept."""
 
     def gradient(self, evaluation: Evaluation) -> Point:

@@ -15,7 +15,7 @@ from slrt_dask.dual.bounds import MARKS
 from slrt_dask.engine.resting import Contents
 from slrt_dask.engine.share import Share
 from slrt_dask.kernels.blocks import IndexColumns, fibre_keys
-from slrt_dask.kernels.bounds import BOUNDED, OBSERVED
+from slrt_dask.kernels.bounds import BOUNDED
 
 Mask = NDArray[np.bool_]
 
@@ -47,7 +47,7 @@ def take_found(share: Share, centre: str, dual: str) -> int:
 
     def change(contents: Contents, found: IndexColumns | None) -> tuple[Mask, IndexColumns | None]:
         idle = (contents.vectors[centre] == 0.0) & (contents.vectors[dual] == 0.0)
-        return ~(contents.extra & idle), found
+        return ~(contents.extra & idle) | _coupled(contents), found
 
     share.change_support(change)
     return sum(int(resting.contents().extra.sum()) for resting in share.blocks)
@@ -66,7 +66,8 @@ def bound_places(share: Share, places: Places) -> int:
         keys = fibre_keys(tuple(wanted), store.shape, ())
         held = fibre_keys(block.columns, store.shape, ())
         marks = contents.vectors[MARKS]
-        marks[:] = np.where(np.isin(held, keys), OBSERVED + BOUNDED, OBSERVED)
+        others = marks.astype(np.int64) & ~BOUNDED
+        marks[:] = np.where(np.isin(held, keys), others | BOUNDED, others)
         return None, tuple(wanted[:, ~np.isin(keys, held)])
 
     share.change_support(change)
@@ -75,11 +76,15 @@ def bound_places(share: Share, places: Places) -> int:
 
 def restore_extra(share: Share, extra: dict[int, NDArray[np.int64]]) -> None:
     """Have just these entries beyond the store's: arrays (K, m) by partition."""
-    mode = share.assignment.store.slab_mode
+    mode, shape = share.assignment.store.slab_mode, share.assignment.store.shape
 
     def change(contents: Contents, found: IndexColumns | None) -> tuple[Mask, IndexColumns]:
         block = contents.block
-        return ~contents.extra, tuple(_cut(extra[block.partition], mode, block.slices))
+        wanted = _cut(extra[block.partition], mode, block.slices)
+        keys = fibre_keys(tuple(wanted), shape, ())
+        held = fibre_keys(block.columns, shape, ())
+        keep = ~contents.extra | np.isin(held, keys) | _coupled(contents)
+        return keep, tuple(wanted[:, ~np.isin(keys, held)])
 
     share.change_support(change)
 
@@ -91,6 +96,14 @@ def partition_extents(share: Share) -> dict[int, tuple[int, int, int]]:
         slab = share.partition_columns(number)[mode]
         extents[number] = len(slab), int(slab[0]), int(slab[-1]) + 1
     return extents
+
+
+def _coupled(contents: Contents) -> Mask:
+    """Which entries a linear constraint has coefficients for."""
+    coupled = np.zeros(contents.block.entries, dtype=np.bool_)
+    if contents.block.coupling is not None:
+        coupled[contents.block.coupling.positions] = True
+    return coupled
 
 
 def _cut(places: NDArray[np.int64], mode: int, slices: tuple[int, int]) -> NDArray[np.int64]:

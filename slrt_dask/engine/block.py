@@ -72,6 +72,28 @@ class MemoryVectors:
         return sum(vector.nbytes for vector in self._held.values())
 
 
+@dataclass(frozen=True)
+class Coupling:
+    """A block's part of the rows that couple entries with each other: see `kernels.coupling`.
+
+    positions : entries' numbers in the block;  rows : numbers of the rows
+    """
+
+    positions: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    coefficients: NDArray[np.float64]
+
+    @property
+    def nbytes(self) -> int:
+        return self.positions.nbytes + self.rows.nbytes + self.coefficients.nbytes
+
+    def moved(self, new_positions: NDArray[np.int64]) -> Coupling:
+        """The same where every entry has a new number; those that are coupled must have one."""
+        return Coupling(
+            new_positions[self.positions].astype(np.int32), self.rows, self.coefficients
+        )
+
+
 @dataclass
 class Buffers:
     """Room for the fibre sums of one slice of each mode; used again from block to block."""
@@ -99,6 +121,7 @@ class Block:
         entries included
     found : places that a step wants to have among the entries from the next change of support on
     queries, query_values : places held out for validation that lie in these slices, if any
+    coupling : the block's part of a linear constraint, if there is one
     """
 
     columns: IndexColumns
@@ -110,6 +133,7 @@ class Block:
     found: IndexColumns | None = None
     queries: IndexColumns | None = None
     query_values: Vector | None = None
+    coupling: Coupling | None = None
     numbered: tuple[BlockIndex, FibreNumbering] | None = None
     _query_index: QueryIndex | None = None
 

@@ -46,6 +46,10 @@ class Program(ABC):
     def advance(self, message: Any, total: Any) -> Any:
         """The next round's message from this one's and the sum of contributions, or Finished."""
 
+    def sent(self, message: Any) -> Any:
+        """What of a message the blocks have to be told; the rest is for `advance` alone."""
+        return message
+
     def combine(self, left: Any, right: Any) -> Any:
         """The sum of two sums: tuples are added part by part, into the left one where possible."""
         return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
@@ -67,8 +71,12 @@ def run_rounds(
     exchange : joins these blocks with those of other workers, each of which runs the same rounds
     """
     others = exchange or Alone()
-    message = others.spread(program.first())
-    while not isinstance(message, Finished):
-        total = others.total(program.combine, contribute(program, message))
-        message = others.spread(program.advance(message, total) if others.is_root else None)
+    message = program.first()
+    heard = others.spread(program.sent(message))
+    while not isinstance(heard, Finished):
+        total = others.total(program.combine, contribute(program, heard))
+        if others.is_root:
+            message = program.advance(message, total)
+        done = isinstance(message, Finished)
+        heard = others.spread(Finished(None) if done else program.sent(message))
     return message.outcome if others.is_root else None

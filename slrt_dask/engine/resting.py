@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.engine.block import VALUES, Block, Buffers, MemoryVectors, Vector
+from slrt_dask.engine.block import VALUES, Block, Buffers, Coupling, MemoryVectors, Vector
 from slrt_dask.engine.scratch import FileVectors, Room, read_file, write_file
 from slrt_dask.kernels.blocks import BlockIndex, FibreNumbering, IndexColumns
 
@@ -22,6 +22,7 @@ class RestingBlock(Protocol):
     position: int
     entries: int
     slices: tuple[int, int]
+    coupling: Coupling | None
 
     @property
     def found(self) -> IndexColumns | None:
@@ -75,6 +76,14 @@ class MemoryBlock:
     def found(self) -> IndexColumns | None:
         return self.block.found
 
+    @property
+    def coupling(self) -> Coupling | None:
+        return self.block.coupling
+
+    @coupling.setter
+    def coupling(self, coupling: Coupling | None) -> None:
+        self.block.coupling = coupling
+
     def contents(self) -> Contents:
         extra = np.zeros(self.entries, dtype=np.bool_) if self._extra is None else self._extra
         names = self._vectors.names
@@ -110,7 +119,8 @@ class MemoryBlock:
         if self._extra is not None:
             arrays.append(self._extra)
         held = {id(array): int(array.nbytes) for array in arrays}
-        return sum(held.values()) + self._vectors.nbytes
+        coupling = self.coupling.nbytes if self.coupling else 0
+        return sum(held.values()) + self._vectors.nbytes + coupling
 
 
 @dataclass(frozen=True)
@@ -135,6 +145,7 @@ class FileBlock:
     ) -> None:
         self.partition, self.position, self.entries = block.partition, block.position, block.entries
         self.slices = block.slices
+        self.coupling = block.coupling
         self.found: IndexColumns | None = None
         self._directory = directory
         self._column_type = block.columns[0].dtype
@@ -166,6 +177,7 @@ class FileBlock:
         block = Block(
             columns, MemoryVectors(vectors[VALUES]), self.partition, self.position,
             slices=self.slices, queries=self._queries, query_values=self._query_values,
+            coupling=self.coupling,
         )  # fmt: skip
         return Contents(block, vectors, extra)
 
@@ -179,7 +191,7 @@ class FileBlock:
         vectors.prefetch(names)
         block = Block(
             columns, vectors, self.partition, self.position, buffers, self.slices, None,
-            self._queries, self._query_values,
+            self._queries, self._query_values, self.coupling,
         )  # fmt: skip
         if self._numbered is not None:
             block.numbered = self._opened_numbering(room, columns)
@@ -208,7 +220,8 @@ class FileBlock:
 
     @property
     def nbytes(self) -> int:
-        return 0 if self._numbered is None else self._numbered.index.starts.nbytes
+        starts = 0 if self._numbered is None else self._numbered.index.starts.nbytes
+        return starts + (self.coupling.nbytes if self.coupling else 0)
 
     def _whole(self, name: str, dtype: Any) -> NDArray[Any]:
         array = np.empty(self.entries, dtype=dtype)

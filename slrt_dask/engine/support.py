@@ -48,6 +48,7 @@ def resupported(
         slices=old.slices,
         queries=old.queries,
         query_values=old.query_values,
+        coupling=None if old.coupling is None else old.coupling.moved(_numbers(kept, places, old)),
     )
     return block, extra[places]
 
@@ -56,6 +57,15 @@ def _in_order(columns: list[NDArray[Any]], extra: Mask, slab_mode: int) -> NDArr
     # The store's entries have no keys of their own, so that a stable sort leaves them as they are.
     keys = [np.where(extra, column, 0) for column in reversed(columns)]
     return np.lexsort((*keys, extra, columns[slab_mode]))
+
+
+def _numbers(kept: NDArray[np.int64], places: NDArray[np.int64], old: Block) -> NDArray[np.int64]:
+    """The new number of every entry that was there before; of no use for those left out."""
+    new = np.empty(len(places), dtype=np.int64)
+    new[places] = np.arange(len(places))
+    numbers = np.full(old.entries, -1, dtype=np.int64)
+    numbers[kept] = new[: len(kept)]
+    return numbers
 
 
 def _moved(values: Vector, kept: NDArray[np.int64], places: NDArray[np.int64]) -> Vector:

@@ -20,7 +20,9 @@ from numba import njit
 
 from slrt_dask.kernels.rows import FAST_MATH
 
-OBSERVED, BOUNDED, AT_LOWER, AT_UPPER = 1, 2, 4, 8
+OBSERVED, BOUNDED, AT_LOWER, AT_UPPER, COUPLED = 1, 2, 4, 8, 16
+"""COUPLED: here for the sake of a linear constraint; it may be observed or bounded besides."""
+KIND = OBSERVED + BOUNDED + COUPLED
 ACTIVE = AT_LOWER + AT_UPPER
 
 
@@ -96,7 +98,7 @@ def classify(marks, places, lower, upper, y, centre, x, w, twice_c, mu, r):
         old, low, high = int(marks[e]), lower[places[e]], upper[places[e]]
         value, multiplier = np.float64(x[e]), np.float64(centre[e])
         image, wanted = np.float64(w[e]), np.float64(y[e])
-        mark = (old & (OBSERVED + BOUNDED)) + _activity(old, multiplier, image, low, high, mu)
+        mark = (old & KIND) + _activity(old, multiplier, image, low, high, mu)
         changed += int(mark != old)
         marks[e] = mark
         conductance, drive = _answer(mark, wanted, multiplier, low, high, twice_c, mu)
@@ -108,6 +110,7 @@ def classify(marks, places, lower, upper, y, centre, x, w, twice_c, mu, r):
             r[e] = 0.0
             stranded += int(value != 0.0)
         wrong = (value < 0.0 and math.isinf(high)) or (value > 0.0 and math.isinf(low))
+        wrong = wrong or (value != 0.0 and not mark & BOUNDED)
         impossible += int(wrong and not mark & OBSERVED)
         squares += residual * residual
         primal += _primal_value(mark, wanted, multiplier, image, low, high, twice_c, mu)
@@ -180,7 +183,10 @@ def conjugate_step(marks, x, r, p, s, w, alpha, beta, twice_c, mu):
 def make_feasible(marks, places, lower, upper, x):
     """x of entries that only have a bound gets a sign that a multiplier may have."""
     for e in range(x.size):
-        if not int(marks[e]) & OBSERVED:
+        mark = int(marks[e])
+        if not mark & (OBSERVED + BOUNDED):
+            x[e] = 0.0
+        elif not mark & OBSERVED:
             if lower[places[e]] == -math.inf:
                 x[e] = min(x[e], 0.0)
             if upper[places[e]] == math.inf:
@@ -209,7 +215,7 @@ def _multiplier(mark, value, y, centre, low, high, twice_c, mu):
 def mark_active(marks, places, lower, upper, y, centre, x, twice_c, mu):
     """Marks as x itself tells them, whatever was marked before."""
     for e in range(x.size):
-        mark = int(marks[e]) & (OBSERVED + BOUNDED)
+        mark = int(marks[e]) & KIND
         s = _multiplier(
             mark, np.float64(x[e]), np.float64(y[e]), np.float64(centre[e]),
             lower[places[e]], upper[places[e]], twice_c, mu,
