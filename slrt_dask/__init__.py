@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     )
     from slrt_dask.dual.certificate import Certificate
     from slrt_dask.fit import complete, resume
-    from slrt_dask.later import Hankel, Linear
+    from slrt_dask.later import Hankel
+    from slrt_dask.linear import Linear
     from slrt_dask.scoring import Scores, evaluate
 
 # Names are imported when first used, so that `import slrt_dask` stays fast: the solver brings
@@ -34,7 +35,7 @@ _HOMES = {
     "Certificate": "dual.certificate",
     "Completion": "completion",
     "Hankel": "later",
-    "Linear": "later",
+    "Linear": "linear",
     "Nonnegative": "constraints",
     "ObservationStore": "data",
     "Scores": "scoring",

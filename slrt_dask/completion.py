@@ -21,16 +21,15 @@ from dask.base import tokenize
 from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask import model_files, model_reads
-from slrt_dask.constraints import Bounds, constraint_of
 from slrt_dask.data.location import StorePath, exists, normal_path
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.sampling import dense_chunk
+from slrt_dask.enforcing import Enforced
 from slrt_dask.errors import InvalidInput, MissingDependency, StoreNotFound
 from slrt_dask.exporting import write_dense
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
-from slrt_dask.posing import places_of
 from slrt_dask.queries import checked_places, predicted
 
 CHUNK_BYTES = 2**25
@@ -105,7 +104,8 @@ class Completion:
     def to_dask(self, chunks: tuple[int, ...] | None = None, *, enforce: bool = False) -> Any:
         """The whole tensor as a lazy dask array of shape `shape`.
 
-        enforce : clip what misses the fit's bounds, so that they hold to the last bit
+        enforce : clip what misses the fit's bounds, so that they hold to the last bit, and
+            change the entries of a linear constraint's rows so that these hold to rounding
         """
         sizes = self._chunk_sizes() if chunks is None else chunks
         if len(sizes) != len(self.shape) or any(size < 1 for size in sizes):
@@ -115,7 +115,7 @@ class Completion:
             _chunk_task,
             path=self.path,
             digest=self.header.digest,
-            bounds=self._bounds() if enforce else None,
+            enforced=Enforced.of(self.header) if enforce else None,
             held=self._held,  # as long as there is the array there is what it is computed from
             chunks=grid,
             dtype=np.float64,
@@ -128,7 +128,7 @@ class Completion:
     ) -> Any:
         """Write the whole tensor to a new zarr array, chunk by chunk; returns the array.
 
-        enforce : clip what misses the fit's bounds, so that they hold to the last bit
+        enforce : as in `to_dask`
 
         It has the names of the input's dimensions. With coordinates, and as a group that
         `xarray.open_zarr` opens, it is written by `to_xarray().to_zarr(path)`.
@@ -181,12 +181,6 @@ class Completion:
             f"{self.certificate}<br>{self.stop_reason.value}{self._capped()}</p><table>{rows}</table>"
         )
 
-    def _bounds(self) -> Bounds:
-        bounds = constraint_of(self.header.constraint)
-        if bounds is None:
-            raise InvalidInput("there is nothing to enforce: the fit had no constraint")
-        return bounds
-
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Whole slices of the slab mode; the other modes are cut only where one does not fit."""
         sizes = list(self.shape)
@@ -220,7 +214,7 @@ def _chunk_task(
     *,
     path: str,
     digest: str,
-    bounds: Bounds | None,
+    enforced: Enforced | None,
     held: object,
     block_info: dict[Any, Any] | None = None,
 ) -> NDArray[np.float64]:
@@ -229,32 +223,6 @@ def _chunk_task(
     model = model_reads.opened_model(path, digest).model
     columns, dual = model_reads.dual_slices(path, digest, ranges[model.slab_mode])
     chunk = dense_chunk(model, columns, dual, ranges)
-    if bounds is not None:
-        _clip(chunk, bounds, model.shape, columns, ranges, model.slab_mode)
+    if enforced is not None:
+        enforced.on_chunk(chunk, ranges, path, digest, columns)
     return chunk
-
-
-def _clip(
-    chunk: NDArray[np.float64],
-    bounds: Bounds,
-    shape: tuple[int, ...],
-    dual_columns: tuple[NDArray[Any], ...],
-    ranges: tuple[range, ...],
-    slab_mode: int,
-) -> None:
-    """Have bounds hold in a chunk, wherever in it they are meant to."""
-    mode, lower, upper = bounds.vectors(shape)
-    box, along = ranges[mode], [-1 if k == mode else 1 for k in range(len(shape))]
-    low, high = (side[box.start : box.stop].reshape(along) for side in (lower, upper))
-    if bounds.everywhere:
-        np.clip(chunk, low, high, out=chunk)
-        return
-    slices = (ranges[slab_mode].start, ranges[slab_mode].stop)
-    places = places_of(bounds)
-    # Of a fit that is bounded where it was observed, the dual entries are just those.
-    meant = np.stack(dual_columns) if places is None else places.in_slices(slab_mode, slices)
-    inside = np.ones(meant.shape[1], dtype=np.bool_)
-    for row, piece in zip(meant, ranges, strict=True):
-        inside &= (row >= piece.start) & (row < piece.stop)
-    chosen = tuple(row[inside] - piece.start for row, piece in zip(meant, ranges, strict=True))
-    chunk[chosen] = np.clip(chunk[chosen], lower[meant[mode][inside]], upper[meant[mode][inside]])

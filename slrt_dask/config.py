@@ -28,7 +28,7 @@ class FitSettings:
     method : "rcg" (conjugate gradients), "rtr" (trust region), or "auto"
     center : subtract the observed mean before the fit
     precision : of the solver's vectors; sums are float64 always
-    constraint : the table of a constraint, or None
+    constraint : the table of a constraint, several such tables, or None
     """
 
     ranks: tuple[int, ...]
@@ -42,7 +42,7 @@ class FitSettings:
     max_seconds: float | None = None
     precision: str = "float64"
     seed: int = 0
-    constraint: dict[str, Any] | None = None
+    constraint: dict[str, Any] | tuple[dict[str, Any], ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.ranks or any(not _is_whole(rank) or rank < 1 for rank in self.ranks):
@@ -68,9 +68,10 @@ class FitSettings:
             )
         if self.max_seconds is not None:
             _require_positive("max_seconds", self.max_seconds)
-        if self.constraint is not None and not isinstance(self.constraint, dict):
+        tables = self.constraint if isinstance(self.constraint, tuple) else (self.constraint,)
+        if self.constraint is not None and not all(isinstance(table, dict) for table in tables):
             raise InvalidConfig(
-                f"constraint is {self.constraint!r}; give a table, such as lower = 0"
+                f"constraint is {self.constraint!r}; give a table, such as lower = 0, or several"
             )
         if self.constraint is not None and self.method == "rtr":
             raise InvalidConfig("method 'rtr' does not take constraints; use 'rcg', or 'auto'")

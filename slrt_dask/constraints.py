@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask.data.location import normal_path
-from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import InvalidConfig, InvalidInput
+from slrt_dask.data.store import ObservationStore, open_store
+from slrt_dask.errors import CheckpointMismatch, InvalidConfig, InvalidInput
 
+BOUNDS_KEYS = ("lower", "upper", "where", "mode", "digest")
 MOST_PLACES = 100_000
 """Places that a constraint may name itself; more of them belong into a store."""
 Bound = float | tuple[float, ...] | None
@@ -33,6 +34,8 @@ class Bounds:
         array (K, m), up to 100,000 of them. Only "all" needs the whole tensor to be looked through
     mode : which mode a bound that is not a single number runs along
 
+    digest : of the store that says where, once a run depends on it
+
     Observed values may lie outside: they are noisy. Bounds are in the units of the data, also with
     `center=True`.
     """
@@ -41,6 +44,7 @@ class Bounds:
     upper: Bound = None
     where: Any = "all"
     mode: int | None = None
+    digest: str = ""
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
@@ -97,7 +101,30 @@ class Bounds:
                     )
         places = self.where_places
         if places is not None:
-            _check_places(places, shape)
+            check_places(places, shape)
+        store = self.open_where()
+        if store is not None and store.shape != tuple(shape):
+            raise InvalidInput(
+                f"the bounds hold where {store.path} has entries, a tensor of shape {store.shape}, "
+                f"but the observations have shape {shape}"
+            )
+
+    def open_where(self) -> ObservationStore | None:
+        """The store that says where the bounds hold, if one does and it is still the same."""
+        if self.where_store is None:
+            return None
+        store = open_store(self.where_store)
+        if self.digest and store.digest != self.digest:
+            raise CheckpointMismatch(
+                f"{store.path} holds other places (digest {store.digest[:12]}) than the run was "
+                f"made for ({self.digest[:12]}); start a new run"
+            )
+        return store
+
+    def bound_to_store(self) -> Bounds:
+        """The same, good only for what its store holds now."""
+        store = self.open_where()
+        return self if store is None else replace(self, digest=store.digest)
 
     def vectors(self, shape: tuple[int, ...]) -> tuple[int, NDArray[Any], NDArray[Any]]:
         """A mode, and for each of its indices the lower and the upper bound."""
@@ -118,20 +145,15 @@ def Nonnegative(where: Any = "all") -> Bounds:
     return Bounds(lower=0.0, where=where)
 
 
-def constraint_of(value: Any) -> Bounds | None:
-    """A constraint from what a caller gave, or from a table of a file."""
-    if value is None or isinstance(value, Bounds):
-        return value
-    if not isinstance(value, dict):
-        raise InvalidInput(
-            f"constraint is {value!r}; give Nonnegative(…) or Bounds(…), or leave it out"
-        )
-    unknown = sorted(set(value) - {"lower", "upper", "where", "mode"})
+def bounds_of(table: dict[str, Any]) -> Bounds:
+    """Bounds from a table of a file."""
+    unknown = sorted(set(table) - set(BOUNDS_KEYS))
     if unknown:
         raise InvalidConfig(
-            f"a constraint has no key {unknown[0]!r}; known keys are lower, upper, where, mode"
+            f"a constraint has no key {unknown[0]!r}; known keys are lower, upper, where, mode, "
+            f"or rows, bound, kind"
         )
-    return Bounds(**value)
+    return Bounds(**table)
 
 
 def _checked_bound(name: str, bound: Any) -> Bound:
@@ -183,7 +205,7 @@ def _places_of(where: ArrayLike) -> Places:
     return tuple(tuple(int(index) for index in row) for row in places)
 
 
-def _check_places(places: NDArray[np.int64], shape: tuple[int, ...]) -> None:
+def check_places(places: NDArray[np.int64], shape: tuple[int, ...]) -> None:
     if places.shape[0] != len(shape):
         raise InvalidInput(
             f"where has {places.shape[0]} rows for a tensor of order {len(shape)}; give one a mode"

@@ -6,7 +6,9 @@ import contextlib
 import functools
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,18 +16,28 @@ import distributed
 import numpy as np
 
 from slrt_dask.checkpoint import Cadence, newest_iteration
+from slrt_dask.combining import Constraints, constraints_of
 from slrt_dask.completion import Completion, TemporaryPlace, load_completion
 from slrt_dask.config import FitSettings
 from slrt_dask.connection import Connection
-from slrt_dask.constraints import Bounds, constraint_of
+from slrt_dask.constraints import Bounds
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, SlrtError
+from slrt_dask.linear import Linear
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.recovery import persist
 from slrt_dask.request import Request
-from slrt_dask.runs import CHECKPOINTS, RunDirectory, create_run, open_run, refuse_used_directory
+from slrt_dask.runs import (
+    CHECKPOINTS,
+    ROWS,
+    SETTINGS,
+    RunDirectory,
+    create_run,
+    open_run,
+    refuse_used_directory,
+)
 
 Number = TypeVar("Number", int, float)
 UNFINISHED = (StopReason.INTERRUPTED,)
@@ -37,7 +49,7 @@ def complete(
     store: ObservationStore,
     ranks: tuple[int, ...] | str,
     *,
-    constraint: Bounds | None = None,
+    constraint: Bounds | Linear | Sequence[Bounds | Linear] | None = None,
     C: float | str = "auto",
     lambdas: tuple[float, ...] | None = None,
     method: str = "auto",
@@ -59,7 +71,8 @@ def complete(
     """Complete a tensor from its observations; the answer comes with a certificate.
 
     ranks : one rank per mode
-    constraint : Nonnegative(…) or Bounds(…): what the completed tensor has to satisfy
+    constraint : Nonnegative(…), Bounds(…) or Linear(…), or a list of them: what the completed
+        tensor has to satisfy
     C, lambdas : weights of the misfit and of the modes; only their products matter. `lambdas=None`
         weighs every mode by its length
     method : "rcg", "rtr", or "auto" (conjugate gradients: fewer sweeps on every tensor measured)
@@ -75,7 +88,8 @@ def complete(
         run directory
     """
     _refuse_what_is_not_there(ranks, C)
-    bounds = constraint_of(constraint)
+    constraints = constraints_of(constraint)
+    constraints.check_shape(store.shape)
     settings = FitSettings(
         ranks=_numbers("ranks", ranks, int),
         C=cast(float, C),
@@ -88,11 +102,9 @@ def complete(
         max_seconds=max_seconds,
         precision=precision,
         seed=seed,
-        constraint=None if bounds is None else bounds.to_dict(),
+        constraint={} if constraints else None,
     )
     settings.check_shape(store.shape)
-    if bounds is not None:
-        bounds.check_shape(store.shape)
     if validation is not None and validation.shape != store.shape:
         raise InvalidInput(
             f"the validation store has shape {validation.shape}, the observations {store.shape}; "
@@ -100,7 +112,11 @@ def complete(
         )
     cadence = Cadence.of(checkpoint_every)
     where = None if run_directory is None else refuse_used_directory(run_directory)
-    with _connected(client) as connection:
+    with (
+        _connected(client) as connection,
+        _stored(constraints, where, store, beside=connection is not None) as table,
+    ):
+        settings = replace(settings, constraint=table)
         request = Request(store, settings, connection, memory_limit, threads, validation)
         request.plan()
         if where is None and connection is not None:
@@ -154,6 +170,32 @@ def _connected(client: distributed.Client | None) -> Iterator[Connection | None]
     else:
         with Connection(client) as connection:
             yield connection
+
+
+@contextlib.contextmanager
+def _stored(
+    constraints: Constraints, where: Path | None, store: ObservationStore, *, beside: bool
+) -> Iterator[dict[str, Any] | tuple[dict[str, Any], ...] | None]:
+    """Constraints as tables, what is too large for one being in stores as long as it is needed.
+
+    These are part of the run; without one they lie beside the observations, where workers see them.
+    """
+    if constraints.are_stored:
+        yield constraints.stored("", store.shape, store.slab_mode).to_table()
+    elif where is None:
+        place = TemporaryPlace(scratch_parent(store.path) if beside else None)
+        path = f"{place.path}/rows"
+        yield constraints.stored(path, store.shape, store.slab_mode).to_table()
+    else:
+        is_new = not where.exists()
+        where.mkdir(parents=True, exist_ok=True)
+        path = tempfile.mkdtemp(prefix=ROWS, dir=where)
+        try:
+            yield constraints.stored(f"{path}/rows", store.shape, store.slab_mode).to_table()
+        except BaseException:
+            if not (where / SETTINGS).exists():
+                shutil.rmtree(where if is_new else path, ignore_errors=True)
+            raise
 
 
 def _fit_without_a_directory(request: Request, observers: Sequence[Observer[Any]]) -> Completion:

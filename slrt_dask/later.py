@@ -11,9 +11,5 @@ def _refuse(name: str) -> NoReturn:
     raise NotYetAvailable(f"{name} is not yet available in this release; complete without it")
 
 
-def Linear(A: object, b: object, kind: str = ">=") -> NoReturn:
-    _refuse("Linear")
-
-
 def Hankel(tau: object, deviation: object = "auto") -> NoReturn:
     _refuse("Hankel")

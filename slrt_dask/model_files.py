@@ -2,11 +2,13 @@
 
 <path>/            group; attribute block `slrt` of kind "completion", marked complete last
 <path>/dual/       the dual entries, in the layout of a store
+<path>/correction/ what to add at the same entries to satisfy a linear constraint, if there is one
 <path>/model/      factors_0 … factors_{K-1}, fibre_sums, and fibre_keys where needed
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -37,13 +39,17 @@ from slrt_dask.kernels.rows import pad_columns
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 BLOCK_NAME = "slrt"
 
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """Everything about a fit but its arrays. `dual` is the header of the dual entries' store."""
+    """Everything about a fit but its arrays. `dual` is the header of the dual entries' store.
+
+    constraint : its table, or several;  correction : the header of the corrections' store
+    drawn : how far towards the middle of its bounds the tensor has to go before these are added
+    """
 
     dual: StoreHeader
     cost_weight: float
@@ -54,7 +60,9 @@ class ModelHeader:
     records: tuple[IterationRecord, ...]
     observations: str
     checksums: dict[str, int]
-    constraint: dict[str, Any] | None = None
+    constraint: Any = None
+    correction: StoreHeader | None = None
+    drawn: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,6 +105,8 @@ class ModelHeader:
             "dual_digest": self.dual.digest,
             "checksums": self.checksums,
             "constraint": self.constraint,
+            "drawn": self.drawn,
+            "correction_digest": None if self.correction is None else self.correction.digest,
         }
 
 
@@ -106,24 +116,26 @@ def write_model(
     factors: tuple[NDArray[np.float64], ...],
     write_dual: Callable[[str], tuple[int, ...]],
     write_sums: Callable[[str], dict[str, int]],
+    write_correction: Callable[[str], tuple[int, ...]] | None = None,
 ) -> ModelHeader:
     """Write a model to a new path.
 
     write_dual : fills a created store's partitions, wherever they are, and returns checksums
     write_sums : writes fibre_sums (and fibre_keys) into the group it is given; checksums by name
+    write_correction : as write_dual, for corrections; None where there are none
     """
     location.claim(path)
     try:
         root = zarr.create_group(path, attributes={BLOCK_NAME: {"complete": False}})
         root.create_group("model")
-        create_store(f"{path}/dual", header.dual)
-        checksums = write_dual(f"{path}/dual")
-        dual = finish_store(f"{path}/dual", header.dual.with_checksums(checksums))
+        dual, correction = _filled(f"{path}/dual", header.dual, write_dual), None
+        if write_correction is not None:
+            correction = _filled(f"{path}/correction", header.dual, write_correction)
         arrays = f"{path}/model"
         sums = write_sums(arrays)
         for mode, factor in enumerate(factors):
             sums[f"factors_{mode}"] = write_array(arrays, f"factors_{mode}", factor)
-        written = replace(header, dual=dual, checksums=sums)
+        written = replace(header, dual=dual, checksums=sums, correction=correction)
         block = written.to_block()
         root.attrs.put({BLOCK_NAME: {**block, "digest": _digest(block), "complete": True}})
     except BaseException:
@@ -132,14 +144,19 @@ def write_model(
     return written
 
 
+def _filled(path: str, header: StoreHeader, write: Callable[[str], tuple[int, ...]]) -> StoreHeader:
+    create_store(path, header)
+    return finish_store(path, header.with_checksums(write(path)))
+
+
 def copy_model(source: str, target: str) -> None:
     """Copy a model to a new path, partition by partition."""
     header = read_model_header(source)
 
-    def copy_dual(path: str) -> tuple[int, ...]:
+    def copy_entries(path: str, *, name: str, entries: StoreHeader) -> tuple[int, ...]:
         checksums = []
-        for number, part in enumerate(header.dual.partitions):
-            columns, values = read_partition(f"{source}/dual", header.dual, number)
+        for number, part in enumerate(entries.partitions):
+            columns, values = read_partition(f"{source}/{name}", entries, number)
             checksums.append(write_partition(path, part.name, columns, values))
         return tuple(checksums)
 
@@ -152,7 +169,14 @@ def copy_model(source: str, target: str) -> None:
                 raise StoreCorrupt(f"{source}/model/{name} was altered after it was written.")
         return copied
 
-    write_model(target, header, read_factors(source, header), copy_dual, copy_sums)
+    copy_dual = functools.partial(copy_entries, name="dual", entries=header.dual)
+    copy_correction = None
+    if header.correction is not None:
+        copy_correction = functools.partial(
+            copy_entries, name="correction", entries=header.correction
+        )
+    factors = read_factors(source, header)
+    write_model(target, header, factors, copy_dual, copy_sums, copy_correction)
 
 
 def read_model_header(path: str) -> ModelHeader:
@@ -171,12 +195,16 @@ def read_model_header(path: str) -> ModelHeader:
             f"version {FORMAT_VERSION}."
         )
     body = {key: value for key, value in block.items() if key not in ("digest", "complete")}
-    dual = read_header(f"{path}/dual")
-    if block.get("digest") != _digest(body) or body.get("dual_digest") != dual.digest:
+    dual, correction = read_header(f"{path}/dual"), None
+    if body.get("correction_digest") is not None:
+        correction = read_header(f"{path}/correction")
+    digests = dual.digest, None if correction is None else correction.digest
+    named = body.get("dual_digest"), body.get("correction_digest")
+    if block.get("digest") != _digest(body) or named != digests:
         raise StoreCorrupt(
             f"{path} does not match its digest: it was altered after it was written."
         )
-    return _header_of(body, dual)
+    return replace(_header_of(body, dual), correction=correction)
 
 
 def read_factors(path: str, header: ModelHeader) -> tuple[NDArray[np.float64], ...]:
@@ -220,6 +248,7 @@ def _header_of(body: dict[str, Any], dual: StoreHeader) -> ModelHeader:
         observations=body["observations"],
         checksums=body["checksums"],
         constraint=body["constraint"],
+        drawn=body["drawn"],
     )
 
 

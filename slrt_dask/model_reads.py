@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.layout import Columns, read_partition
 from slrt_dask.dual.sampling import Model
 from slrt_dask.errors import StoreCorrupt
@@ -43,7 +44,9 @@ def _partition_bytes(partition: Partition) -> int:
 
 
 MODELS: ReadCache[tuple[str, str], OpenedModel] = ReadCache(KEPT_BYTES, lambda model: model.nbytes)
-PARTITIONS: ReadCache[tuple[str, str, int], Partition] = ReadCache(KEPT_BYTES, _partition_bytes)
+PARTITIONS: ReadCache[tuple[str, str, str, int], Partition] = ReadCache(
+    KEPT_BYTES, _partition_bytes
+)
 
 
 def opened_model(path: str, digest: str) -> OpenedModel:
@@ -58,20 +61,27 @@ def opened_model(path: str, digest: str) -> OpenedModel:
     return MODELS.get((path, digest), read)
 
 
-def dual_partition(path: str, digest: str, number: int) -> Partition:
-    """Indices and dual values of one partition."""
-    header = opened_model(path, digest).header.dual
-    read = functools.partial(read_partition, f"{path}/dual", header, number)
-    return PARTITIONS.get((path, digest, number), read)
+def dual_partition(path: str, digest: str, number: int, name: str = "dual") -> Partition:
+    """Indices and dual values of one partition; or those of the name "correction"."""
+    header = _entries(path, digest, name)
+    read = functools.partial(read_partition, f"{path}/{name}", header, number)
+    return PARTITIONS.get((path, digest, name, number), read)
 
 
-def dual_slices(path: str, digest: str, slices: range) -> Partition:
+def _entries(path: str, digest: str, name: str) -> StoreHeader:
+    header = opened_model(path, digest).header
+    found = header.dual if name == "dual" else header.correction
+    assert found is not None
+    return found
+
+
+def dual_slices(path: str, digest: str, slices: range, name: str = "dual") -> Partition:
     """Indices and dual values of a run of slices, from all partitions that have some of it."""
-    header = opened_model(path, digest).header.dual
+    header = _entries(path, digest, name)
     found = []
     for number, part in enumerate(header.partitions):
         if part.first_slice < slices.stop and part.stop_slice > slices.start:
-            partition = dual_partition(path, digest, number)
+            partition = dual_partition(path, digest, number, name)
             found.append(cut_slices(partition, header.slab_mode, slices))
     if not found:
         empty = np.zeros(0, dtype=header.index_dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Sequence
@@ -222,8 +223,7 @@ class Fit:
             constraint=json.loads(json.dumps(self.settings.constraint)),
         )
 
-        def write_dual(target: str) -> tuple[int, ...]:
-            name = evaluation.dual.name
+        def write_entries(target: str, *, name: str) -> tuple[int, ...]:
             checksums = _joined(self.engine.on_shares(write_dual_partitions, target, name))
             return tuple(checksums[number] for number in range(len(store.partitions)))
 
@@ -233,7 +233,17 @@ class Fit:
             checksums: dict[str, int] = self.engine.run(program)
             return checksums
 
-        written = model_files.write_model(path, header, evaluation.point, write_dual, write_sums)
+        correction = self.problem.correction(evaluation)
+        written = model_files.write_model(
+            path,
+            replace(header, drawn=0.0 if correction is None else correction.drawn),
+            evaluation.point,
+            functools.partial(write_entries, name=evaluation.dual.name),
+            write_sums,
+            None
+            if correction is None
+            else functools.partial(write_entries, name=correction.changes.name),
+        )
         if run is not None:
             run.forget_old_completion()
         return Completion(path, written, evaluation.point, held)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from slrt_dask.combining import constraints_of
 from slrt_dask.config import FitSettings
-from slrt_dask.constraints import Bounds, constraint_of
+from slrt_dask.constraints import Bounds
 from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.bounds import BoundVectors
+from slrt_dask.dual.coupling import LinearRows, RowStore
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.working_set import Places
 from slrt_dask.engine.base import Engine
+from slrt_dask.linear import Linear
 
 BOUND_TOLERANCE = 1e-8
 """By how much of the data's size an entry may miss its bound unseen."""
@@ -26,8 +29,8 @@ def problem_of(
     """
     weights = settings.lambdas or tuple(float(length) for length in engine.store.shape)
     certificate_rtol = min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10))
-    constraint = constraint_of(settings.constraint)
-    if constraint is None:
+    constraints = constraints_of(settings.constraint)
+    if not constraints:
         return DualProblem(
             engine,
             settings.ranks,
@@ -40,19 +43,34 @@ def problem_of(
         settings.ranks,
         cost_weight=settings.C,
         weights=weights,
-        bounds=_bound_vectors(constraint, engine.store.shape, offset, settings.C),
-        where=places_of(constraint),
-        everywhere=constraint.everywhere,
+        bounds=bound_vectors(constraints.bounds, engine.store.shape, offset, settings.C),
+        where=None if constraints.bounds is None else places_of(constraints.bounds),
+        everywhere=constraints.bounds is not None and constraints.bounds.everywhere,
+        linear=_linear_rows(constraints.linear, offset),
         bound_tolerance=BOUND_TOLERANCE,
         most_extra=most_extra,
         certificate_rtol=certificate_rtol,
     )
 
 
-def _bound_vectors(
-    constraint: Bounds, shape: tuple[int, ...], offset: float, cost_weight: float
+def _linear_rows(constraints: tuple[Linear, ...], offset: float) -> LinearRows | None:
+    if not constraints:
+        return None
+    stores, first = [], 0
+    for constraint in constraints:
+        stores.append(RowStore(constraint.store, first))
+        first += constraint.count
+    lower, upper = zip(*(constraint.limits() for constraint in constraints), strict=True)
+    return LinearRows(tuple(stores), np.concatenate(lower), np.concatenate(upper), offset)
+
+
+def bound_vectors(
+    constraint: Bounds | None, shape: tuple[int, ...], offset: float, cost_weight: float
 ) -> BoundVectors:
-    mode, lower, upper = constraint.vectors(shape)
+    if constraint is None:
+        mode, lower, upper = 0, np.full(shape[0], -np.inf), np.full(shape[0], np.inf)
+    else:
+        mode, lower, upper = constraint.vectors(shape)
     # With this penalty a bound is about as stiff as an observation.
     return BoundVectors(mode, lower - offset, upper - offset, penalty=0.5 / cost_weight)
 

@@ -17,13 +17,14 @@ from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_limits
 
+from slrt_dask.combining import Constraints, constraints_of
 from slrt_dask.config import FitSettings
 from slrt_dask.connection import Connection
-from slrt_dask.constraints import Bounds, constraint_of
-from slrt_dask.data.store import ObservationStore, open_store
+from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
+from slrt_dask.engine.costs import CouplingSize
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, cluster_places
 from slrt_dask.engine.plan import Plan, plan_fit
@@ -145,6 +146,9 @@ def plan_of(
             replace(place, memory_limit=min(limit, place.memory_limit or limit)) for place in places
         ]
 
+    constraints = constraints_of(settings.constraint)
+    coupling = coupling_of(store, constraints)
+
     def planned(places: list[Place], extra: int | None) -> Plan:
         value_bytes = 8 if settings.precision == "float64" else 4
         return plan_fit(
@@ -154,9 +158,10 @@ def plan_of(
             value_bytes=value_bytes,
             held_out=held_out,
             extra=extra,
+            coupling=coupling,
         )
 
-    *generous, least = working_sets(store, constraint_of(settings.constraint))
+    *generous, least = working_sets(store, constraints)
     for extra in generous:
         plan = _on_those_that_fit(functools.partial(planned, extra=extra), places)
         if plan.in_memory:
@@ -164,18 +169,38 @@ def plan_of(
     return _on_those_that_fit(functools.partial(planned, extra=least), places)
 
 
-def working_sets(store: ObservationStore, constraint: Bounds | None) -> list[int | None]:
+def working_sets(store: ObservationStore, constraints: Constraints) -> list[int | None]:
     """How many entries beside the observed ones to have room for, the most generous first."""
-    if constraint is None:
+    if not constraints:
         return [None]
-    if constraint.where_store is not None:
-        return [open_store(constraint.where_store).nnz]
-    if constraint.where_places is not None:
-        return [constraint.where_places.shape[1]]
-    if not constraint.everywhere:
-        return [0]
     others = math.prod(store.shape) - store.nnz
-    return [min(others, factor * store.nnz) for factor in (10, 3, 1)]
+    coupled = sum(linear.store.nnz for linear in constraints.linear)
+    wanted, bounds = [0], constraints.bounds
+    if bounds is not None:
+        places, named = bounds.where_places, bounds.open_where()
+        if named is not None:
+            wanted = [named.nnz]
+        elif places is not None:
+            wanted = [places.shape[1]]
+        elif bounds.everywhere:
+            wanted = [factor * store.nnz for factor in (10, 3, 1)]
+    return [min(others, coupled + more) for more in wanted]
+
+
+def coupling_of(store: ObservationStore, constraints: Constraints) -> CouplingSize | None:
+    """How large linear constraints are, and in which slices of the tensor."""
+    if not constraints.linear:
+        return None
+    rows, pieces = 0, []
+    for linear in constraints.linear:
+        held = linear.store
+        rows += held.shape[0]
+        along = held.slab_mode == store.slab_mode + 1
+        for part in held.partitions:
+            whole = 0, store.shape[store.slab_mode]
+            low, high = (part.first_slice, part.stop_slice) if along else whole
+            pieces.append((low, high, part.count))
+    return CouplingSize(rows, tuple(pieces))
 
 
 def _on_those_that_fit(planned: Callable[[list[Place]], Plan], places: list[Place]) -> Plan:

@@ -4,6 +4,7 @@
 <run>/records.jsonl     one line per iteration
 <run>/checkpoints/      states from which the run can go on
 <run>/completion/       the result, once there is one
+<run>/rows-…            the rows of its linear constraints, if they were given in memory
 <run>/lock              held by the process that is at work on the run, as long as it lives
 """
 
@@ -34,7 +35,7 @@ from slrt_dask.errors import (
 from slrt_dask.optim.records import IterationRecord
 
 FORMAT_VERSION = 1
-LOCK, SETTINGS, CHECKPOINTS = "lock", "settings.json", "checkpoints"
+LOCK, SETTINGS, CHECKPOINTS, ROWS = "lock", "settings.json", "checkpoints", "rows-"
 UNFINISHED = ".part"
 logger = logging.getLogger("slrt_dask")
 
@@ -143,7 +144,8 @@ def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
 
 def _holds_nothing(path: Path) -> bool:
     """Whether a directory is empty, but for what a process killed while making a run leaves."""
-    return {entry.name for entry in path.iterdir()} <= {LOCK, SETTINGS + UNFINISHED}
+    left = (LOCK, SETTINGS + UNFINISHED)
+    return all(entry.name in left or entry.name.startswith(ROWS) for entry in path.iterdir())
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ import pytest
 
 import slrt_dask as slrt
 from slrt_dask import constraints
-from slrt_dask.constraints import Bounds, constraint_of
+from slrt_dask.combining import constraints_of
+from slrt_dask.constraints import Bounds, bounds_of
 from slrt_dask.engine.placement import Place
 from slrt_dask.engine.plan import plan_fit
 from slrt_dask.errors import InvalidConfig, InvalidInput
@@ -110,7 +111,7 @@ def test_what_is_no_constraint_is_refused(value, observed):
 
 def test_an_unknown_key_of_a_table_is_refused_with_the_known_ones():
     with pytest.raises(InvalidConfig, match=r"no key 'least'; known keys are lower, upper, where"):
-        constraint_of({"least": 0.0})
+        constraints_of({"least": 0.0})
 
 
 def test_a_method_that_needs_a_hessian_is_refused(observed):
@@ -137,14 +138,14 @@ def test_a_method_that_needs_a_hessian_is_refused(observed):
 )
 def test_a_constraint_is_read_as_it_was_written(bounds):
     table = bounds.to_dict()
-    assert constraint_of(table) == bounds
-    assert constraint_of(json.loads(json.dumps(table))) == bounds
-    assert constraint_of(bounds) is bounds
-    assert hash(constraint_of(table)) == hash(bounds)
+    assert bounds_of(table) == bounds
+    assert bounds_of(json.loads(json.dumps(table))) == bounds
+    assert constraints_of(bounds).bounds is bounds
+    assert hash(bounds_of(table)) == hash(bounds)
 
 
 def test_no_constraint_stays_none():
-    assert constraint_of(None) is None
+    assert not constraints_of(None)
 
 
 @pytest.mark.parametrize("bounds", [Bounds(lower=-1.0), Bounds(upper=2.0), Bounds(-1.0, 2.0)])

@@ -28,6 +28,20 @@ class Every(click.ParamType[str]):
         return str(value)
 
 
+class NumberOrPath(click.ParamType[float | str]):
+    """A number, or else the path of a store."""
+
+    name = "number or store"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        try:
+            return float(value)
+        except ValueError:
+            return str(value)
+
+
 def fit_options(command: Callable[..., None]) -> Callable[..., None]:
     """The flags of the settings; left out, the file decides, or else the default."""
     for option in reversed(
@@ -79,6 +93,20 @@ def constraint_options(command: Callable[..., None]) -> Callable[..., None]:
                 "--where",
                 metavar="all|observed|STORE",
                 help="Entries that are bounded: all [default], the observed ones, or a store's.",
+            ),
+            click.option(
+                "--rows",
+                metavar="STORE",
+                help="Linear conditions: coefficients by row number and index, as a store.",
+            ),
+            click.option(
+                "--bound",
+                type=NumberOrPath(),
+                metavar="NUMBER|STORE",
+                help="What the rows must come to: a number [0], or a store of shape (rows, 1).",
+            ),
+            click.option(
+                "--kind", type=click.Choice([">=", "==", "<="]), help="How rows compare [>=]."
             ),
         )
     ):

@@ -13,7 +13,8 @@ from slrt_dask.config import FitSettings, read_settings
 from slrt_dask.errors import InvalidConfig
 
 PATHS = ("store", "run", "validation")
-CONSTRAINT = ("lower", "upper", "where")
+BOUNDS = ("lower", "upper", "where")
+LINEAR = ("rows", "bound", "kind")
 REQUIRED = {"store": "STORE", "ranks": "--ranks", "C": "--C", "run": "--run"}
 
 
@@ -31,8 +32,8 @@ def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
     """Join a file's settings with the flags that were given (those that are not None)."""
     values = {} if config is None else _from_file(config)
     given = {key: value for key, value in flags.items() if value is not None}
-    bounds = constraint_table(given, values.get("constraint"))
-    values.update(given, constraint=bounds)
+    constraint = constraint_table(given, values.get("constraint"))
+    values.update(given, constraint=constraint)
     for key, flag in REQUIRED.items():
         if key not in values:
             raise click.UsageError(f"{flag} is missing; give it, or set fit.{key} in a --config.")
@@ -40,20 +41,31 @@ def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
     return FitRequest(store, run, values.pop("validation", None), _settings(values))
 
 
-def constraint_table(
-    flags: dict[str, Any], table: dict[str, Any] | None = None
-) -> dict[str, Any] | None:
-    """Take the flags of a constraint out of all flags; joined with a file's table, they win."""
-    from slrt_dask.constraints import constraint_of
+def constraint_table(flags: dict[str, Any], given: Any = None) -> Any:
+    """Take the flags of constraints out of all flags; joined with a file's tables, they win."""
+    from slrt_dask.combining import constraints_of
 
-    found = dict(table or {})
+    tables = list(given) if isinstance(given, tuple) else [given] if given else []
+    if any(not isinstance(table, dict) for table in tables):
+        raise InvalidConfig(f"constraint is {given!r}; give a table such as lower = 0, or several")
+    found = {key: flags.pop(key) for key in BOUNDS if key in flags}
     if flags.pop("nonnegative", False):
-        found["lower"] = 0.0
-    for key in CONSTRAINT:
-        if key in flags:
-            found[key] = flags.pop(key)
-    constraint = constraint_of(found or None)
-    return None if constraint is None else constraint.to_dict()
+        found = {"lower": 0.0, **found}
+    rows = {key: flags.pop(key) for key in LINEAR if key in flags}
+    if rows and "rows" not in rows:
+        raise click.UsageError("--bound and --kind say what --rows must come to; give --rows too.")
+    tables = _joined(tables, found, linear=False)
+    return constraints_of(_joined(tables, rows, linear=True)).to_table()
+
+
+def _joined(tables: list[dict[str, Any]], flags: dict[str, Any], *, linear: bool) -> list[Any]:
+    """The tables with flags put into the first that is of their kind, or into one of their own."""
+    if not flags:
+        return tables
+    for number, table in enumerate(tables):
+        if ("rows" in table) == linear:
+            return [*tables[:number], {**table, **flags}, *tables[number + 1 :]]
+    return [*tables, flags]
 
 
 def _settings(values: dict[str, Any]) -> FitSettings:
@@ -71,10 +83,24 @@ def _from_file(config: str) -> dict[str, Any]:
     for key in PATHS:
         if key in values:
             values[key] = _beside(config, key, values[key])
-    bounds = values.get("constraint")
-    if isinstance(bounds, dict) and bounds.get("where", "all") not in ("all", "observed"):
-        values["constraint"] = {**bounds, "where": _beside(config, "where", bounds["where"])}
+    given = values.get("constraint")
+    if isinstance(given, dict):
+        values["constraint"] = _with_paths(config, given)
+    elif isinstance(given, tuple):
+        values["constraint"] = tuple(_with_paths(config, table) for table in given)
     return values
+
+
+def _with_paths(config: str, table: Any) -> Any:
+    """The table of a constraint with its paths taken relative to where the file is."""
+    if not isinstance(table, dict):
+        return table  # which is refused where it is read
+    named = dict(table)
+    for key in ("where", "rows", "bound"):
+        value = named.get(key)
+        if isinstance(value, str) and value not in ("all", "observed"):
+            named[key] = _beside(config, key, value)
+    return named
 
 
 def _beside(config: str, key: str, value: object) -> str:

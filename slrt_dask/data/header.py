@@ -73,6 +73,13 @@ class StoreHeader:
     def value_dtype(self) -> np.dtype[Any]:
         return np.dtype(self.dtype).newbyteorder("<")
 
+    def slices_of(self, number: int) -> tuple[int, int]:
+        """The slices that belong to a partition, those without entries included."""
+        low = 0 if number == 0 else self.partitions[number].first_slice
+        if number + 1 == len(self.partitions):
+            return low, self.shape[self.slab_mode]
+        return low, self.partitions[number + 1].first_slice
+
     def with_checksums(self, checksums: tuple[int, ...]) -> StoreHeader:
         """The same header with the checksums, one per partition in order, filled in."""
         pairs = zip(self.partitions, checksums, strict=True)

@@ -21,26 +21,21 @@ from typing import Any
 
 import numpy as np
 
+from slrt_dask.dual.bounded_certificate import BoundedCertificates
 from slrt_dask.dual.bounds import (
     MARKS,
-    BoundedProducts,
     BoundVectors,
     Clear,
     CountOutside,
     Mark,
-    MeasureBounded,
     MoveCentre,
 )
-from slrt_dask.dual.certificate import Bounds, Certificate
 from slrt_dask.dual.coupling import LinearRows, RowTotals, couple, scale_rows
-from slrt_dask.dual.feasible import Answer
 from slrt_dask.dual.newton import BoundedSolve
 from slrt_dask.dual.newton_steps import BoundedOutcome
 from slrt_dask.dual.operator import Factors
-from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary
-from slrt_dask.dual.repair import Repair
+from slrt_dask.dual.problem import Evaluation, InnerSummary
 from slrt_dask.dual.rows import Rows
-from slrt_dask.dual.scan import Scan, ScanOutcome
 from slrt_dask.dual.working_set import Places, bound_places, take_found
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput, MemoryBudgetExceeded
@@ -52,13 +47,13 @@ MOST_IDLE_SCANS = 8
 MOST_SETTLING = 500
 LEAST_PENALTY = 1e-3
 """In units of 1/(2C): with less, the inner problem is as ill conditioned as without a penalty."""
-ROW_ROUNDING = 1e-10
-"""By how much of the data's size a row may be missed after a repair."""
+LEAST_ROW_PENALTY = 1e-3
+"""Of the rows of a linear constraint, in units of Σ_k λ_k, to begin with."""
 SLOW = 0.5
 """Multipliers that come closer by less than this factor are held back too much."""
 
 
-class BoundedProblem(DualProblem):
+class BoundedProblem(BoundedCertificates):
     """g with bounds, for the observations that an engine holds.
 
     where : places at which the bounds hold; None for the observed entries
@@ -137,9 +132,8 @@ class BoundedProblem(DualProblem):
 
     def renew(self, evaluation: Evaluation, *, rtol: float) -> Evaluation | None:
         """Move the multipliers' centre and bring the working set up to date."""
-        moved, distance = self._multipliers(evaluation)
+        moved, missed = self._multipliers(evaluation)
         found = self._grown(evaluation) if self._everywhere else 0
-        missed = self.bounds.penalty * distance
         violation = missed / self._norm if self._norm > 0.0 else 0.0
         if violation <= rtol and not found:
             return None
@@ -161,6 +155,8 @@ class BoundedProblem(DualProblem):
             if evaluation.inner.violation > SLOW * last and self.bounds.penalty > least:
                 # Multipliers move faster with less to hold them back.
                 self.bounds = replace(self.bounds, penalty=0.5 * self.bounds.penalty)
+                if self.rows is not None:
+                    self.rows = replace(self.rows, penalty=0.5 * self.rows.penalty)
             last = evaluation.inner.violation
         return evaluation
 
@@ -177,20 +173,21 @@ class BoundedProblem(DualProblem):
         return {
             **centre,
             "penalty": self.bounds.penalty,
+            "rows_penalty": 0.0 if self.rows is None else self.rows.penalty,
             "scan_in": self._scan_in,
             "idle_scans": self._idle_scans,
         }
 
     def go_on(self, progress: dict[str, Any], kept: tuple[VectorHandle, ...]) -> None:
         if self.rows is not None:
-            self.rows = self.rows.around(progress["rows_centre"])
+            self.rows = self.rows.around(progress["rows_centre"], progress["rows_penalty"])
         self.bounds = replace(self.bounds, penalty=progress["penalty"])
         self._scan_in, self._idle_scans = int(progress["scan_in"]), int(progress["idle_scans"])
         (self.centre,) = kept
         self.engine.run(Mark(BOUNDED))
 
     def _multipliers(self, evaluation: Evaluation) -> tuple[VectorHandle, float]:
-        """The multipliers of an evaluation, and how far they are from their centre."""
+        """The multipliers of an evaluation, and what their way from the centre is worth in W."""
         target = self.engine.new_vector()
         (squares,) = self.engine.run(
             MoveCentre(
@@ -202,9 +199,11 @@ class BoundedProblem(DualProblem):
                 evaluation.rows,
             )
         )
+        missed = self.bounds.penalty**2 * squares
         if self.rows is not None and evaluation.rows is not None:
-            squares += float(np.sum((evaluation.rows - self.rows.centre) ** 2))
-        return target, math.sqrt(squares)
+            way = evaluation.rows - self.rows.centre
+            missed += self.rows.penalty**2 * float(np.dot(way, way))
+        return target, math.sqrt(missed)
 
     def _grown(self, evaluation: Evaluation) -> int:
         """Scan if that is due, and take what was found; how much that was."""
@@ -222,7 +221,9 @@ class BoundedProblem(DualProblem):
         """Have the coefficients of a linear constraint on the shares, every row of length one."""
         self._take(couple, linear.stores, mark=BOUNDED if self._everywhere else COUPLED)
         sums, squares = self.engine.run(RowTotals(len(linear.lower)))
-        rows = linear.scaled(sums, squares)
+        # As stiff as bounds, but no stiffer than conjugate gradients can cope with: rows overlap.
+        stiffest = LEAST_ROW_PENALTY * sum(self.weights)
+        rows = linear.scaled(sums, squares, max(self.bounds.penalty, stiffest))
         self.engine.on_shares(scale_rows, 1.0 / rows.lengths)
         return rows
 
@@ -237,72 +238,3 @@ class BoundedProblem(DualProblem):
             )
         self.engine.number_fibres()
         self.engine.run(Mark(mark))
-
-    def _scanned(self, evaluation: Evaluation) -> ScanOutcome:
-        self.sweeps += 1
-        outcome: ScanOutcome = self.engine.run(
-            Scan(
-                evaluation.dual.name,
-                Factors.of(evaluation.point),
-                self.weights,
-                self.bounds,
-                self._bound_tolerance,
-            )
-        )
-        return outcome
-
-    # ---- certificate -------------------------------------------------------------------------
-
-    def certify(self, evaluation: Evaluation) -> Certificate:
-        """Bounds on the distance to the optimum, the answer having been made feasible."""
-        products: BoundedProducts = self.engine.run(
-            MeasureBounded(
-                evaluation.dual.name,
-                Factors.of(evaluation.point),
-                self.weights,
-                self.bounds,
-                2.0 * self.cost_weight,
-                evaluation.rows,
-            )
-        )
-        self.sweeps += 1
-        violation, slack, worth = products.violation, products.slack, 0.0
-        if self._everywhere:
-            violation = max(violation, self._scanned(evaluation).violation)
-        row_sums = self.row_sums(evaluation.dual, evaluation.point)
-        primal = self._feasible_primal(evaluation, row_sums, products, violation)
-        if self.rows is not None and evaluation.rows is not None:
-            measured = self.rows.measure(products.rows, evaluation.rows)
-            violation, slack = max(violation, measured.missed), slack + measured.slack
-            worth = self.rows.worth(evaluation.rows)
-        parts = Bounds(
-            primal,
-            products.z_dot_z / (4 * self.cost_weight),
-            products.overlap + worth,
-            tuple(
-                float(np.vdot(factor, totals))
-                for factor, totals in zip(evaluation.point, row_sums, strict=True)
-            ),
-            self.weights,
-        )
-        lower, upper = self._eigenvalues.bounds(
-            lambda vectors: self.row_sums(evaluation.dual, vectors),
-            evaluation.point,
-            row_sums,
-            lambda lower, upper: parts.are_settled(lower, upper, self._certificate_rtol),
-        )
-        return parts.certificate(lower, upper, violation, slack)
-
-    def _feasible_primal(
-        self, evaluation: Evaluation, row_sums: Point, products: BoundedProducts, violation: float
-    ) -> float:
-        """The objective at the answer once it satisfies all constraints, or more than that."""
-        store = self.engine.store
-        answer = Answer.of(
-            evaluation.point, row_sums, store.shape, store.nnz, self.cost_weight, self.weights
-        )
-        if self.rows is None:
-            return answer.moved_inside(products, self.bounds, violation)
-        repaired = self.engine.run(Repair(self.bounds, self.rows))
-        size = self._norm / math.sqrt(store.nnz)
-        return answer.repaired(repaired, violation, ROW_ROUNDING * size)

@@ -143,6 +143,23 @@ class MoveCentre(OneRound):
 
 
 @dataclass(frozen=True)
+class Mix(OneRound):
+    """vector ← (1 − part) vector + part other."""
+
+    vector: str
+    other: str
+    part: float
+
+    label = "mix"
+
+    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+        vector = block.changing(self.vector)
+        vector *= 1.0 - self.part
+        vector += self.part * block.vector(self.other)
+        return (0,)
+
+
+@dataclass(frozen=True)
 class BoundedProducts:
     """What a certificate needs of a dual vector: see `kernels.bounds.certified_sums`.
 

@@ -63,7 +63,7 @@ class LinearRows:
     upper: RowVector
     offset: float = 0.0
 
-    def scaled(self, sums: RowVector, squares: RowVector) -> Rows:
+    def scaled(self, sums: RowVector, squares: RowVector, penalty: float) -> Rows:
         """The rows divided by their lengths, given the sums of coefficients and their squares."""
         lower, upper = self.lower - self.offset * sums, self.upper - self.offset * sums
         impossible = (squares == 0.0) & ((lower > 0.0) | (upper < 0.0))
@@ -74,7 +74,7 @@ class LinearRows:
                 f"{self.lower[row]:g} ≤ 0 ≤ {self.upper[row]:g}; no tensor satisfies that"
             )
         lengths = np.sqrt(np.where(squares > 0.0, squares, 1.0))
-        return Rows(lower / lengths, upper / lengths, np.zeros(len(sums)), lengths)
+        return Rows(lower / lengths, upper / lengths, np.zeros(len(sums)), lengths, penalty)
 
 
 def couple(share: Share, stores: tuple[RowStore, ...]) -> int:

@@ -18,6 +18,21 @@ from slrt_dask.optim.manifold import Point
 
 
 @dataclass(frozen=True)
+class Middle:
+    """A tensor well inside the bounds that satisfies the rows too.
+
+    norm : of the bounds' middle, which it was made from, per entry
+    """
+
+    norm: float
+    repair: Repaired
+
+    @classmethod
+    def of(cls, bounds: BoundVectors, shape: tuple[int, ...], repair: Repaired) -> Middle:
+        return cls(float(np.linalg.norm(bounds.middle)) / math.sqrt(shape[bounds.mode]), repair)
+
+
+@dataclass(frozen=True)
 class Answer:
     """An answer's misfit and the nuclear norms of its parts.
 
@@ -74,20 +89,22 @@ class Answer:
             ways.append(self._objective(shifted, list(self.norms), shifts))
         return min(ways)
 
-    def repaired(self, repair: Repaired, violation: float, tolerance: float) -> float:
-        """The objective after a repair of the entries held; infinite if that did not succeed.
+    def repaired(self, repair: Repaired, drawn: float, middle: Middle | None) -> float:
+        """The objective after a repair of rows, and drawn towards a tensor inside the bounds.
 
-        violation : by how much bounds may be missed elsewhere
-        tolerance : by how much a row may still be missed, which is rounding
+        drawn : how far towards it, from 0 to 1;  middle : that tensor, unless drawn is 0
         """
-        if not repair.missed <= tolerance:
-            return math.inf
-        size = math.sqrt(repair.squares) + violation * math.sqrt(math.prod(self.shape))
+        entries = math.prod(self.shape)
         # ‖D‖_* ≤ √rank ‖D‖_F, for a change of which no more is known.
-        shifts = [
-            size * math.sqrt(min(length, math.prod(self.shape) // length)) for length in self.shape
-        ]
-        return self._objective(math.sqrt(repair.misfit), list(self.norms), shifts)
+        roots = [math.sqrt(min(length, entries // length)) for length in self.shape]
+        shifts = [(1.0 - drawn) * root * math.sqrt(repair.squares) for root in roots]
+        misfit = (1.0 - drawn) * math.sqrt(repair.misfit)
+        if middle is not None:
+            misfit += drawn * math.sqrt(middle.repair.misfit)
+            changes = [root * math.sqrt(middle.repair.squares) for root in roots]
+            for mode, change in enumerate(changes):
+                shifts[mode] += drawn * (middle.norm * math.sqrt(entries) + change)
+        return self._objective(misfit, [(1.0 - drawn) * norm for norm in self.norms], shifts)
 
     def _objective(self, misfit: float, norms: list[float], shifts: list[float]) -> float:
         """C misfit² + Σ_k norm_k²/(2λ_k), with a shift's norm added to the part it costs least."""

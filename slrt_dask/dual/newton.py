@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.inner import NO_SUMS, Sums
-from slrt_dask.dual.newton_steps import FORCING, BoundedOutcome, BoundedSteps, Stage
+from slrt_dask.dual.newton_steps import BoundedOutcome, BoundedSteps, Stage
 from slrt_dask.dual.rows import RowState, RowVector
 from slrt_dask.engine.program import Finished
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
 
 MOST_RETREATS = 8
+TIGHTENING = 0.5
 ROUNDING = 1e-13
 PROJECTED = 4.0
 """By how much the squared residual may exceed its tolerance once all multipliers are possible."""
@@ -44,7 +45,7 @@ class BoundedSolve(BoundedSteps):
         if self.rows is None:
             return Stage("begin")
         start = np.zeros(self.rows.count) if self.rows_start is None else self.rows_start.copy()
-        state = RowState(self.rows, self.bounds.penalty, self.twice_c, start)
+        state = RowState(self.rows, self.twice_c, start)
         return _entering(Stage("begin", rows=state))
 
     def sent(self, message: Stage) -> Stage:
@@ -86,9 +87,10 @@ class BoundedSolve(BoundedSteps):
             )
         small = rr <= self.tolerance**2
         rose = primal > message.primal + ROUNDING * abs(message.primal)
-        if rose and not small and message.retreats < MOST_RETREATS:
+        may_retreat = message.retreats < MOST_RETREATS and not message.projected
+        if rose and not small and may_retreat:
             # Half the step, and from now on steps that are solved for more exactly.
-            forcing = message.forcing * (FORCING if message.retreats == 0 else 1.0)
+            forcing = message.forcing * (TIGHTENING if message.retreats == 0 else 1.0)
             return replace(
                 message, phase="retreat", sums=None, retreats=message.retreats + 1, forcing=forcing
             )

@@ -54,6 +54,14 @@ class Evaluation:
     rows: NDArray[np.float64] | None = None
 
 
+@dataclass(frozen=True)
+class Correction:
+    """W becomes (1 − drawn) W + drawn · (the middle of its bounds), plus `changes` where held."""
+
+    changes: VectorHandle
+    drawn: float
+
+
 class DualProblem:
     """g on the product of spectrahedra, for the observations that an engine holds.
 
@@ -166,6 +174,10 @@ class DualProblem:
             lambda lower, upper: bounds.are_settled(lower, upper, self._certificate_rtol),
         )
         return bounds.certificate(lower, upper)
+
+    def correction(self, evaluation: Evaluation) -> Correction | None:
+        """What makes the answer satisfy a linear constraint; None where there is no such thing."""
+        return None
 
     def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
         """Z_k (Z_kᵀ F_k) for K matrices F_k; the observed values take the place of Z if None."""

@@ -1,14 +1,14 @@
-"""The smallest change that makes a tensor satisfy its linear constraint, and its bounds besides.
+"""The smallest change that makes a tensor satisfy the rows of its linear constraint.
 
-It changes only entries that are held: `d = Aᵀ t` with `A d` just what the rows miss. Where that
-would break a bound the entry is put at its bound and held there, and the others make up for it.
-Nothing but its size is needed for a certificate.
+It changes only entries that are held: `d = Aᵀ t`, t being zero for rows that are satisfied anyway,
+and `A d` just what the others miss. Rows that this breaks join them, and it is done again. Whether
+bounds hold after it is told, not seen to.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,13 @@ from slrt_dask.dual.bounds import MARKS, BoundVectors
 from slrt_dask.dual.inner import NO_SUMS
 from slrt_dask.dual.rows import Rows, RowVector, add_multipliers, products_of
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished, Program, add_into
 from slrt_dask.kernels.bounds import BOUNDED, OBSERVED
 
-EXACT = 1e-13
-"""Rows are repaired to this part of what they missed."""
-MOST_STAGES = 30
-MOST_ITERATIONS = 2000
+EXACT = 1e-14
+"""Rows are repaired to this part of what they missed at first."""
+MOST_STAGES = 20
+MOST_ITERATIONS = 500
 
 
 @dataclass(frozen=True)
@@ -32,38 +32,45 @@ class Repaired:
     """What a repair came to.
 
     squares : ‖d‖², the change's
-    misfit : ‖w + d − y‖² over the observed entries
+    misfit : ‖W + d − y‖² over the observed entries
+    slack : how far inside its bounds every entry is at least; negative if one is outside
     missed : by how much a row is still missed, at most
     """
 
     squares: float
     misfit: float
+    slack: float
     missed: float
 
 
 @dataclass
 class _Search:
-    """Conjugate gradients for `A Aᵀ t = v`, the root's own."""
+    """Conjugate gradients for `A Aᵀ t = v` on the rows that take part; the root's own.
 
-    wanted: RowVector
-    solution: RowVector
-    residual: RowVector
-    direction: RowVector
-    squares: float
-    iteration: int = 0
+    products : A W before any change
+    """
 
-    @classmethod
-    def of(cls, wanted: RowVector) -> _Search:
-        return cls(
-            wanted, np.zeros_like(wanted), wanted.copy(), wanted.copy(), float(wanted @ wanted)
-        )
+    products: RowVector
+    active: NDArray[np.bool_]
+    stage: int = 0
+    solution: RowVector = field(init=False)
+    residual: RowVector = field(init=False)
+    direction: RowVector = field(init=False)
+
+    def begin(self, wanted: RowVector) -> None:
+        self.solution = np.zeros_like(wanted)
+        self.residual = np.where(self.active, wanted, 0.0)
+        self.direction = self.residual.copy()
+        self.squares = float(self.residual @ self.residual)
+        self.enough = EXACT**2 * self.squares
+        self.iteration, self.stage = 0, self.stage + 1
 
     @property
     def done(self) -> bool:
-        enough = EXACT**2 * float(self.wanted @ self.wanted)
-        return self.squares <= enough or self.iteration >= MOST_ITERATIONS
+        return self.squares <= self.enough or self.iteration >= MOST_ITERATIONS
 
     def go_on(self, image: RowVector) -> None:
+        image = np.where(self.active, image, 0.0)
         curvature = float(self.direction @ image)
         if curvature <= 0.0:  # the rest is not in the reach of any change
             self.iteration = MOST_ITERATIONS
@@ -78,83 +85,96 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Phase:
-    """hold : see which bounds the change breaks; search : one product with A Aᵀ."""
+    """begin : A W;  search : one product with A Aᵀ;  change : A d, and what d comes to."""
 
     name: str
-    told: RowVector
-    stage: int = 0
+    told: RowVector | None = None
     search: _Search | None = None
 
 
 @dataclass(frozen=True)
 class Repair(Program):
-    """Repair the tensor whose entries the blocks have as the vector w."""
+    """Repair a tensor; the vector `change` is left behind.
+
+    tensor : the name of the vector that has its entries; None for the middle of the bounds
+    """
 
     bounds: BoundVectors
     rows: Rows
+    change: str
+    tensor: str | None
 
     label = "repair"
 
     def first(self) -> _Phase:
-        return _Phase("begin", np.zeros(self.rows.count))
+        return _Phase("begin")
 
     def sent(self, message: _Phase) -> _Phase:
         return replace(message, search=None)
 
-    def step(self, block: Block, message: _Phase, total: Any) -> tuple[RowVector, Any]:
+    def step(self, block: Block, message: _Phase, total: Any) -> Any:
+        count, held = self.rows.count, None if total is None else total[0]
+        if message.told is None:
+            return products_of(block, self._tensor(block), count, held), NO_SUMS, math.inf
+        change = block.fresh(self.change)
+        change[:] = 0.0
+        add_multipliers(block, message.told, change)
+        products = products_of(block, change, count, held)
         if message.name == "search":
-            change = self._free_change(block, message.told, block.fresh("v"))
-            return products_of(block, change, self.rows.count, total and total[0]), NO_SUMS
-        if message.name == "begin":
-            for name in ("d", "held"):
-                block.fresh(name)[:] = 0.0
-        d, held, w = block.changing("d"), block.changing("held"), block.vector("w")
-        change = self._free_change(block, message.told, block.fresh("v"))
-        d[held == 0.0] = change[held == 0.0]
-        newly = self._hold(block, d, held, w)
-        seen = block.vector(MARKS).astype(np.int64) & OBSERVED > 0
-        misfit = float(np.sum((w[seen] + d[seen] - block.values[seen]) ** 2))
-        scalars = np.array([newly, float(np.dot(d, d)), misfit])
-        # What the rows miss is judged with the held entries where they are and the others back.
-        kept = block.fresh("v")
-        kept[:] = np.where(held > 0.0, w + d, w)
-        products = products_of(block, kept, self.rows.count, total and total[0])
-        return products, scalars if total is None else total[1] + scalars
+            return products, NO_SUMS, math.inf
+        scalars, slack = self._measured(block, change)
+        if total is not None:
+            scalars, slack = scalars + total[1], min(slack, total[2])
+        return products, scalars, slack
+
+    def combine(self, left: Any, right: Any) -> Any:
+        sums = (add_into(left[part], right[part]) for part in (0, 1))
+        return (*sums, min(left[2], right[2]))
 
     def advance(self, message: _Phase, total: Any) -> _Phase | Finished:
-        products, scalars = total
-        if message.name == "search":
-            assert message.search is not None
-            message.search.go_on(products)
-            return self._searched(message)
-        newly, squares, misfit = (float(value) for value in scalars)
-        if message.search is not None and (newly == 0.0 or message.stage >= MOST_STAGES):
-            left = np.abs(message.search.residual).max(initial=0.0)
-            missed = float(left) if newly == 0.0 else math.inf
-            return Finished(Repaired(squares, misfit, missed))
-        search = _Search.of(self.rows.missed(products))
-        return self._searched(_Phase("search", search.direction, message.stage + 1, search))
-
-    def _searched(self, message: _Phase) -> _Phase:
+        products, scalars, slack = total
         search = message.search
-        assert search is not None
+        if search is None:
+            wanted = self.rows.missed(products)
+            search = _Search(products, (wanted != 0.0) | (self.rows.lower == self.rows.upper))
+            search.begin(wanted)
+        elif message.name == "search":
+            search.go_on(products)
+        else:
+            left = self.rows.missed(search.products + products)
+            broken = ~search.active & (left != 0.0)
+            if not broken.any() or search.stage >= MOST_STAGES:
+                missed = float(np.abs(left).max(initial=0.0))
+                return Finished(Repaired(float(scalars[0]), float(scalars[1]), slack, missed))
+            search.active |= broken
+            search.begin(self.rows.missed(search.products) + self._to_bound(search))
         if search.done:
-            return replace(message, name="hold", told=search.solution)
-        return replace(message, name="search", told=search.direction)
+            return _Phase("change", search.solution, search)
+        return _Phase("search", search.direction, search)
 
-    def _free_change(self, block: Block, multipliers: RowVector, out: Vector) -> Vector:
-        """Aᵀ t at the entries that are not held."""
-        out[:] = 0.0
-        add_multipliers(block, multipliers, out)
-        out[block.vector("held") > 0.0] = 0.0
-        return out
+    def _to_bound(self, search: _Search) -> RowVector:
+        """What rows that were satisfied may change by: as far as their bound, and no further."""
+        satisfied = search.active & (self.rows.missed(search.products) == 0.0)
+        nearest = np.where(
+            search.products - self.rows.lower <= self.rows.upper - search.products,
+            self.rows.lower,
+            self.rows.upper,
+        )
+        way: RowVector = np.where(satisfied, nearest - search.products, 0.0)
+        return way
 
-    def _hold(self, block: Block, d: Vector, held: Vector, w: Vector) -> int:
-        """Put entries that miss their bounds there, and hold them; how many were not held yet."""
+    def _tensor(self, block: Block) -> Vector:
+        if self.tensor is not None:
+            return block.vector(self.tensor)
+        middle: Vector = self.bounds.middle[block.columns[self.bounds.mode]]
+        return middle
+
+    def _measured(self, block: Block, change: Vector) -> tuple[NDArray[np.float64], float]:
+        """‖d‖² and the misfit after it, and how far inside the bounds it leaves every entry."""
         places, lower, upper = self.bounds.of(block)
-        bounded = block.vector(MARKS).astype(np.int64) & BOUNDED > 0
-        inside: NDArray[Any] = np.clip(w + d, lower[places], upper[places])
-        newly = bounded & (held == 0.0) & (inside != w + d)
-        d[newly] = inside[newly] - w[newly]
-        held[newly] = 1.0
-        return int(np.count_nonzero(newly))
+        marks, tensor = block.vector(MARKS).astype(np.int64), self._tensor(block) + change
+        seen, bounded = marks & OBSERVED > 0, marks & BOUNDED > 0
+        misfit = float(np.sum((tensor[seen] - block.values[seen]) ** 2))
+        inside = np.minimum(tensor - lower[places], upper[places] - tensor)[bounded]
+        squares = float(np.dot(change, change))
+        return np.array([squares, misfit]), float(inside.min(initial=math.inf))

@@ -26,19 +26,21 @@ class Rows:
 
     centre : multipliers that a proximal term holds the rows' own near to
     lengths : what the rows were divided by to have length one
+    penalty : μ of that term, as in `BoundVectors`
     """
 
     lower: RowVector
     upper: RowVector
     centre: RowVector
     lengths: RowVector
+    penalty: float = 1.0
 
     @property
     def count(self) -> int:
         return len(self.lower)
 
-    def around(self, centre: RowVector) -> Rows:
-        return replace(self, centre=centre)
+    def around(self, centre: RowVector, penalty: float | None = None) -> Rows:
+        return replace(self, centre=centre, penalty=penalty or self.penalty)
 
     def worth(self, multipliers: RowVector) -> float:
         """What multipliers add to the dual objective: each the bound that its sign stands for."""
@@ -74,7 +76,6 @@ class RowState:
     """The rows' part of an inner solve; every vector is (m,)."""
 
     rows: Rows
-    penalty: float
     twice_c: float
     x: RowVector
     before: RowVector = field(init=False)
@@ -87,7 +88,7 @@ class RowState:
         self.before = self.x.copy()
         self.marks = np.full(count, float(passes.BOUNDED))
         passes.mark_active(
-            *self._bounds, self._y, self.rows.centre, self.x, self.twice_c, self.penalty
+            *self._bounds, self._y, self.rows.centre, self.x, self.twice_c, self.rows.penalty
         )
 
     def enter(self, phase: str) -> RowVector:
@@ -118,7 +119,7 @@ class RowState:
     def energies(self) -> tuple[float, float]:
         """⟨r, r⟩ and ⟨r, r/c⟩."""
         squares = passes.scale_by_resistance(
-            self.marks, self._r, self.twice_c, self.penalty, self._w
+            self.marks, self._r, self.twice_c, self.rows.penalty, self._w
         )
         return float(squares), float(vectors.dot(self._r, self._w))
 
@@ -128,7 +129,7 @@ class RowState:
         self._w += products
         passes.conjugate_step(
             self.marks, self.x, self._r, self._p, self._s, self._w, alpha, beta, self.twice_c,
-            self.penalty,
+            self.rows.penalty,
         )  # fmt: skip
 
     @property
@@ -137,7 +138,8 @@ class RowState:
 
     def _at(self, products: RowVector) -> tuple[object, ...]:
         return (
-            *self._bounds, self._y, self.rows.centre, self.x, products, self.twice_c, self.penalty
+            *self._bounds, self._y, self.rows.centre, self.x, products, self.twice_c,
+            self.rows.penalty,
         )  # fmt: skip
 
 

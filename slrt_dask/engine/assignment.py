@@ -81,7 +81,7 @@ def _load_partition(assignment: Assignment, number: int, pieces: int) -> list[Bl
     working = (values.astype(np.float64) - assignment.offset).astype(assignment.precision)
     slab = columns[assignment.store.slab_mode]
     cuts = cut_at_slices(slab, pieces)
-    low, high = _slices_of_partition(assignment.store, number)
+    low, high = assignment.store.header.slices_of(number)
     borders = [low, *(int(slab[first]) for first, _ in cuts[1:]), high]
     blocks = [
         Block(
@@ -96,14 +96,6 @@ def _load_partition(assignment: Assignment, number: int, pieces: int) -> list[Bl
     if assignment.validation is not None:
         _attach_queries(assignment, blocks, borders)
     return blocks
-
-
-def _slices_of_partition(store: ObservationStore, number: int) -> tuple[int, int]:
-    """The slices that belong to a partition, those without observations included."""
-    low = 0 if number == 0 else store.partitions[number].first_slice
-    if number + 1 == len(store.partitions):
-        return low, store.shape[store.slab_mode]
-    return low, store.partitions[number + 1].first_slice
 
 
 def _attach_queries(assignment: Assignment, blocks: list[Block], borders: list[int]) -> None:

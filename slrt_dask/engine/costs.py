@@ -30,6 +30,35 @@ RUNTIME_BYTES = 350 * 2**20
 """The interpreter with its libraries, after compiling the kernels: 327 MB were measured."""
 
 
+COEFFICIENT_BYTES = 16 + 24
+"""Of a linear constraint's coefficient: as it is kept, and what it is made from at the start."""
+ROW_VECTORS = 16
+"""Of a linear constraint's rows: the solve's at its root, those that a program comes with, and what
+is told and heard in a round."""
+DRIVER_ROW_VECTORS = 12
+"""Of them on the driver: bounds, lengths, and multipliers of a few points."""
+
+
+@dataclass(frozen=True)
+class CouplingSize:
+    """How large a linear constraint is.
+
+    rows : how many
+    pieces : (first slice, one after the last, coefficients), for parts of the tensor
+    """
+
+    rows: int
+    pieces: tuple[tuple[int, int, int], ...]
+
+    def coefficients(self, slices: tuple[tuple[int, int], ...]) -> int:
+        """How many coefficients some ranges of slices have, at most."""
+        return sum(
+            count
+            for low, high, count in self.pieces
+            if any(first < high and low < stop for first, stop in slices)
+        )
+
+
 @dataclass(frozen=True)
 class WorkerBytes:
     """Bytes that one worker will hold in memory, by cause, and on its disk."""
@@ -38,13 +67,15 @@ class WorkerBytes:
     state: int
     fibre_sums: int
     buffers: int
+    rows: int = 0
     runtime: int = RUNTIME_BYTES
     scratch: int = 0
 
     @property
     def total(self) -> int:
         """In memory."""
-        return self.observations + self.state + self.fibre_sums + self.buffers + self.runtime
+        sums = self.fibre_sums + self.rows
+        return self.observations + self.state + sums + self.buffers + self.runtime
 
 
 @dataclass(frozen=True)
@@ -54,6 +85,7 @@ class Costs:
     held_out : observations for validation, which are held beside the others
     extra : entries beside the observed ones at which bounds are looked after; None without bounds
     workers : how many there are, at most
+    coupling : a linear constraint, if there is one
     """
 
     header: StoreHeader
@@ -62,6 +94,7 @@ class Costs:
     held_out: int = 0
     extra: int | None = None
     workers: int = 1
+    coupling: CouplingSize | None = None
 
     @property
     def fibres(self) -> int:
@@ -94,19 +127,28 @@ class Costs:
     @property
     def driver(self) -> int:
         """Of a driver whose blocks are on workers."""
-        return RUNTIME_BYTES + DRIVER_FACTORS * self.factor_bytes
+        rows = 0 if self.coupling is None else self.coupling.rows
+        return RUNTIME_BYTES + DRIVER_FACTORS * self.factor_bytes + DRIVER_ROW_VECTORS * 8 * rows
 
-    def resident(self, entries: int, threads: int) -> WorkerBytes:
-        """With all blocks in memory."""
+    def resident(
+        self, entries: int, threads: int, slices: tuple[tuple[int, int], ...] = ()
+    ) -> WorkerBytes:
+        """With all blocks in memory; `slices` are those of its partitions."""
         held = self._with_extra(entries)
         observations = held * (self.index_bytes + 2 * self.value_bytes)
         state = held * (SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors) * self.value_bytes
         return WorkerBytes(
             observations + self._queries(held), state, self._sums(threads),
-            self._buffers(held, threads),
+            self._buffers(held, threads), self._rows(threads, slices),
         )  # fmt: skip
 
-    def streamed(self, entries: int, threads: int, block_entries: int) -> WorkerBytes:
+    def streamed(
+        self,
+        entries: int,
+        threads: int,
+        block_entries: int,
+        slices: tuple[tuple[int, int], ...] = (),
+    ) -> WorkerBytes:
         """With blocks of about this many entries in files."""
         held = self._with_extra(entries)
         open_entries = ROOMS * threads * min(self._with_extra(block_entries), held)
@@ -116,12 +158,21 @@ class Costs:
             open_entries * (OPEN_VECTORS + self._bound_vectors) * self.value_bytes,
             self._sums(threads),
             self._buffers(self._with_extra(block_entries), threads),
+            self._rows(threads, slices),
             scratch=held * (self.index_bytes + kept),
         )
 
     @property
     def _bound_vectors(self) -> int:
-        return 0 if self.extra is None else BOUND_VECTORS
+        return 0 if self.extra is None else BOUND_VECTORS + (0 if self.coupling is None else 3)
+
+    def _rows(self, threads: int, slices: tuple[tuple[int, int], ...]) -> int:
+        """Of a linear constraint: coefficients, which stay in memory, and vectors of its rows."""
+        if self.coupling is None:
+            return 0
+        vectors = ROW_VECTORS + threads + min(FAN_IN, self.workers - 1)
+        coefficients = self.coupling.coefficients(slices)
+        return COEFFICIENT_BYTES * coefficients + vectors * 8 * self.coupling.rows
 
     def _with_extra(self, entries: int) -> int:
         """Entries of a part of the observations, with their part of what is held beside them."""
@@ -147,7 +198,7 @@ class Costs:
         largest = self._with_extra(max(part.count for part in header.partitions))
         if self.extra is not None:
             # A block whose entries change is there twice for a moment.
-            vectors = SOLVER_VECTORS + KEPT_VECTORS + BOUND_VECTORS
+            vectors = SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors
             buffers += threads * SCAN_BYTES + largest * (self.index_bytes + vectors * 8)
         buffers += largest * (len(header.shape) * header.index_dtype.itemsize + 24)
         return buffers + 6 * self.factor_bytes * (threads + 1)

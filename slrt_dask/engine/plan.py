@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slrt_dask.data.header import StoreHeader
-from slrt_dask.engine.costs import Costs, WorkerBytes
+from slrt_dask.engine.costs import Costs, CouplingSize, WorkerBytes
 from slrt_dask.engine.placement import Place, assign_partitions
 from slrt_dask.errors import MemoryBudgetExceeded
 
@@ -41,7 +41,8 @@ class WorkerPlan:
         raise MemoryBudgetExceeded(
             f"worker {number} needs {readable(needed.total)} even with its blocks on disk "
             f"(open blocks {readable(needed.observations + needed.state)}, fibre sums "
-            f"{readable(needed.fibre_sums)}, buffers {readable(needed.buffers)}, runtime "
+            f"{readable(needed.fibre_sums)}, linear rows {readable(needed.rows)}, buffers "
+            f"{readable(needed.buffers)}, runtime "
             f"{readable(needed.runtime)}) but may use {readable(limit)}; raise the memory limit, "
             f"lower the rank of mode {slab_mode}, or give each worker fewer threads"
         )
@@ -56,6 +57,7 @@ class Plan:
     driver : bytes in the process that has the plan, where that is not a worker itself
     better_slab_mode : a mode along which less would cross, if there is one
     extra : entries beside the observed ones that bounds may need; None without bounds
+    rows : rows of linear constraints
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -67,6 +69,7 @@ class Plan:
     partitions: int
     driver: int
     extra: int | None = None
+    rows: int = 0
 
     @property
     def in_memory(self) -> bool:
@@ -95,6 +98,7 @@ class Plan:
             f"solver state      {readable(needed.state)}",
             *self._working_set(),
             f"fibre sums        {readable(needed.fibre_sums)}",
+            *([f"linear rows       {readable(needed.rows)}, {self.rows:,} rows"] * bool(self.rows)),
             f"buffers           {readable(needed.buffers)}",
             f"runtime           {readable(needed.runtime)}",
             f"total per worker  {readable(needed.total)}",
@@ -142,19 +146,22 @@ def plan_fit(
     value_bytes: int = 8,
     held_out: int = 0,
     extra: int | None = None,
+    coupling: CouplingSize | None = None,
 ) -> Plan:
     """Plan a fit on the places that there are; those that get no partition stay out of it.
 
     held_out : observations for validation, which are held beside the others
     extra : entries beside the observed ones that bounds may need; None without bounds
+    coupling : a linear constraint, if there is one
     """
-    costs = Costs(header, ranks, value_bytes, held_out, extra, len(places))
+    costs = Costs(header, ranks, value_bytes, held_out, extra, len(places), coupling)
     shares = assign_partitions([part.count for part in header.partitions], places)
     workers = tuple(
         _planned(costs, place, share) for place, share in zip(places, shares, strict=True) if share
     )
     # Every worker but one sends its partial sums up the tree, and all but one get the total back.
-    exchange = 2 * (len(workers) - 1) * costs.sums_bytes
+    rows = 0 if coupling is None else coupling.rows
+    exchange = 2 * (len(workers) - 1) * (costs.sums_bytes + 8 * rows)
     best = max(range(len(ranks)), key=lambda mode: header.shape[mode] / ranks[mode])
     ratio = header.shape[header.slab_mode] / ranks[header.slab_mode]
     better = best if header.shape[best] / ranks[best] > ratio else None
@@ -168,26 +175,31 @@ def plan_fit(
         len(header.partitions),
         costs.driver,
         extra,
+        rows,
     )
 
 
 def _planned(costs: Costs, place: Place, share: tuple[int, ...]) -> WorkerPlan:
     entries = sum(costs.header.partitions[number].count for number in share)
-    resident = costs.resident(entries, place.threads)
+    slices = tuple(costs.header.slices_of(number) for number in share)
+    resident = costs.resident(entries, place.threads, slices)
     if place.memory_limit is None or resident.total <= place.memory_limit:
         return WorkerPlan(place, share, entries, resident, None)
-    block_entries = _largest_block(costs, place, entries)
-    streamed = costs.streamed(entries, place.threads, block_entries)
+    block_entries = _largest_block(costs, place, entries, slices)
+    streamed = costs.streamed(entries, place.threads, block_entries, slices)
     return WorkerPlan(place, share, entries, streamed, block_entries)
 
 
-def _largest_block(costs: Costs, place: Place, entries: int) -> int:
+def _largest_block(
+    costs: Costs, place: Place, entries: int, slices: tuple[tuple[int, int], ...]
+) -> int:
     """The most entries a streamed block may have for everything to fit; the smallest if none."""
     assert place.memory_limit is not None
     low, high = SMALLEST_STREAMED_BLOCK, max(SMALLEST_STREAMED_BLOCK, LARGEST_STREAMED_BLOCK)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = costs.streamed(entries, place.threads, middle).total <= place.memory_limit
+        needed = costs.streamed(entries, place.threads, middle, slices)
+        fits = needed.total <= place.memory_limit
         low, high = (middle, high) if fits else (low, middle - 1)
     return low
 

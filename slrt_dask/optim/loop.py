@@ -155,6 +155,7 @@ def _record(
         dual=bounds.dual if bounds else None,
         relative_gap=bounds.relative_gap if bounds else None,
         violation=bounds.violation if bounds else None,
+        complementarity=bounds.complementarity if bounds else None,
         inner_iterations=state.inner_iterations + (certified.inner_iterations if certified else 0),
         inner_residual=state.evaluation.inner.residual,
         inner_converged=state.inner_converged and (not certified or certified.inner_converged),

@@ -77,6 +77,10 @@ class Certificate(Protocol):
     def violation(self) -> float:
         """By how much the tensor missed the constraint before it was made feasible."""
 
+    @property
+    def complementarity(self) -> float:
+        """Σ |multiplier · (W − bound)|; 0 without constraints."""
+
 
 EvaluationType = TypeVar("EvaluationType", bound=Evaluation)
 

@@ -41,6 +41,8 @@ class IterationRecord:
     ranks: tuple[int, ...]
     validation_rmse: float | None
     """Error on held-out observations; None where not measured."""
+    complementarity: float | None = None
+    """Σ |multiplier · (W − bound)|; with violation and inner residual, what optimality lacks."""
     event: str = ""
     """What happened to the run before this iteration, such as the loss of a worker."""
 

@@ -130,7 +130,7 @@ def test_a_certificate_of_nothing_is_zero(store_of):
         problem = dual_problem(engine, dense)
         point = spectral_start(problem, 0)
         certificate = problem.certify(problem.evaluate(point, rtol=1e-3, warm=None))
-        assert dataclasses.astuple(certificate) == (0.0,) * 6
+        assert dataclasses.astuple(certificate) == (0.0,) * 7
 
 
 def test_a_certificate_reads_as_a_sentence(pair):

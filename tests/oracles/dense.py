@@ -82,6 +82,7 @@ class DenseCertificate:
     dual: float
     paper_gap: float
     violation: float = 0.0
+    complementarity: float = 0.0
 
     @property
     def gap(self):
