@@ -28,6 +28,7 @@ class FitSettings:
     method : "rcg" (conjugate gradients), "rtr" (trust region), or "auto"
     center : subtract the observed mean before the fit
     precision : of the solver's vectors; sums are float64 always
+    inner : how constraints are solved for: "joint", or "alternating" as in the paper
     constraint : the table of a constraint, several such tables, or None
     """
 
@@ -42,6 +43,7 @@ class FitSettings:
     max_seconds: float | None = None
     precision: str = "float64"
     seed: int = 0
+    inner: str = "joint"
     constraint: dict[str, Any] | tuple[dict[str, Any], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -73,6 +75,8 @@ class FitSettings:
             raise InvalidConfig(
                 f"constraint is {self.constraint!r}; give a table, such as lower = 0, or several"
             )
+        if self.inner not in ("joint", "alternating"):
+            raise InvalidConfig(f"inner is {self.inner!r}; give 'joint' or 'alternating'")
         if self.constraint is not None and self.method == "rtr":
             raise InvalidConfig("method 'rtr' does not take constraints; use 'rcg', or 'auto'")
         if not _is_whole(self.seed) or self.seed < 0:

@@ -53,6 +53,7 @@ def complete(
     C: float | str = "auto",
     lambdas: tuple[float, ...] | None = None,
     method: str = "auto",
+    inner: str = "joint",
     center: bool = False,
     gap_tolerance: float = 1e-3,
     gradient_tolerance: float = 1e-6,
@@ -76,6 +77,8 @@ def complete(
     C, lambdas : weights of the misfit and of the modes; only their products matter. `lambdas=None`
         weighs every mode by its length
     method : "rcg", "rtr", or "auto" (conjugate gradients: fewer sweeps on every tensor measured)
+    inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
+        multipliers, as in the paper, which takes many more sweeps
     center : fit the deviations from the observed mean
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
@@ -90,11 +93,14 @@ def complete(
     _refuse_what_is_not_there(ranks, C)
     constraints = constraints_of(constraint)
     constraints.check_shape(store.shape)
+    if inner == "alternating" and constraints.linear:
+        raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     settings = FitSettings(
         ranks=_numbers("ranks", ranks, int),
         C=cast(float, C),
         lambdas=None if lambdas is None else _numbers("lambdas", lambdas, float),
         method=method,
+        inner=inner,
         center=center,
         gap_tolerance=gap_tolerance,
         gradient_tolerance=gradient_tolerance,

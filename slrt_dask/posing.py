@@ -47,6 +47,7 @@ def problem_of(
         where=None if constraints.bounds is None else places_of(constraints.bounds),
         everywhere=constraints.bounds is not None and constraints.bounds.everywhere,
         linear=_linear_rows(constraints.linear, offset),
+        alternating=settings.inner == "alternating",
         bound_tolerance=BOUND_TOLERANCE,
         most_extra=most_extra,
         certificate_rtol=certificate_rtol,

@@ -105,7 +105,7 @@ def test_what_does_not_fit_the_tensor_is_refused_before_anything_is_computed(
 
 @pytest.mark.parametrize("value", [0.0, "nonnegative", [0.0, 1.0]])
 def test_what_is_no_constraint_is_refused(value, observed):
-    with pytest.raises(InvalidInput, match=r"give Nonnegative\(…\) or Bounds\(…\)"):
+    with pytest.raises(InvalidInput, match=r"give Nonnegative\(…\), Bounds\(…\)"):
         slrt.complete(observed(), RANKS, C=5.0, constraint=value)
 
 
@@ -326,7 +326,7 @@ def test_a_streamed_fit_gives_the_answer_of_a_resident_one(store_of, monkeypatch
     mask = np.random.default_rng(3).random(shape) < 0.3
     store = store_of(mask, noisy)
     constraint = Bounds(lower=0.0, upper=0.5)
-    least = working_sets(store, constraint)[-1]
+    least = working_sets(store, constraints_of(constraint))[-1]
     needed = plan_fit(store.header, RANKS, places=[Place(None, 1, None)], extra=least).largest.total
     options = {"C": 1.0, "max_iterations": 2}
     resident = completed(store, constraint, **options)

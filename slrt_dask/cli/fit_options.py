@@ -60,6 +60,11 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Conjugate gradients or trust region; auto if left out.",
             ),
             click.option(
+                "--inner",
+                type=click.Choice(["joint", "alternating"]),
+                help="How bounds are solved for; alternating as in the paper, slower [joint].",
+            ),
+            click.option(
                 "--center/--no-center", default=None, help="Fit deviations from the observed mean."
             ),
             click.option(

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from slrt_dask.dual.alternation import AlternatingSolve
 from slrt_dask.dual.bounded_certificate import BoundedCertificates
 from slrt_dask.dual.bounds import (
     MARKS,
@@ -49,6 +50,8 @@ LEAST_PENALTY = 1e-3
 """In units of 1/(2C): with less, the inner problem is as ill conditioned as without a penalty."""
 LEAST_ROW_PENALTY = 1e-3
 """Of the rows of a linear constraint, in units of Σ_k λ_k, to begin with."""
+PATIENCE = 20
+"""How many times as many iterations the alternation may take."""
 SLOW = 0.5
 """Multipliers that come closer by less than this factor are held back too much."""
 
@@ -62,6 +65,7 @@ class BoundedProblem(BoundedCertificates):
         entry being looked after
     most_extra : entries beside the observed ones that there is room for
     linear : a linear constraint besides
+    alternating : whether z and the multipliers are solved for in turn, which takes much longer
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class BoundedProblem(BoundedCertificates):
         bound_tolerance: float = 0.0,
         most_extra: int | None = None,
         linear: LinearRows | None = None,
+        alternating: bool = False,
         certificate_rtol: float = 1e-5,
         max_inner_iterations: int = 1000,
     ) -> None:
@@ -90,6 +95,7 @@ class BoundedProblem(BoundedCertificates):
         )
         self.bounds = bounds
         self.centre = engine.new_vector()
+        self._alternating = alternating
         self._everywhere = everywhere
         self._bound_tolerance = bound_tolerance * self._norm / math.sqrt(engine.store.nnz)
         self._scan_in, self._idle_scans = 0, 1
@@ -103,8 +109,9 @@ class BoundedProblem(BoundedCertificates):
 
     def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
         solution = self.engine.new_vector()
+        solve, patience = (AlternatingSolve, PATIENCE) if self._alternating else (BoundedSolve, 1)
         outcome: BoundedOutcome = self.engine.run(
-            BoundedSolve(
+            solve(
                 Factors.of(point),
                 self.weights,
                 self._slab_mode,
@@ -114,7 +121,7 @@ class BoundedProblem(BoundedCertificates):
                 None if warm is None else warm.dual.name,
                 self.centre.name,
                 rtol * self._norm,
-                self._max_inner_iterations,
+                patience * self._max_inner_iterations,
                 self.rows,
                 None if warm is None else warm.rows,
             )

@@ -167,6 +167,24 @@ def test_settled_multipliers_are_optimal_and_g_is_the_dense_one(order, kind, how
     assert evaluation.cost > free * (1 + 1e-4)
 
 
+@every_order
+@pytest.mark.parametrize(
+    ("kind", "how"), [("nonnegative", "scanned"), ("two-sided", "given"), ("upper", "observed")]
+)
+def test_the_alternation_and_the_joint_solve_agree(order, kind, how, local):
+    found = []
+    for alternating in (False, True):
+        made = local(order, parts=2)
+        bounds = bound_vectors(made.dense, *BOUNDS[kind])
+        problem = on(made.engine, made.dense, bounds, how, alternating=alternating)
+        evaluation = settled(problem, made.point, rtol=1e-8)
+        assert evaluation.inner.converged
+        found.append((evaluation.cost, tensor_of(made.engine, evaluation.dual.name)))
+    (joint, x), (alternated, other) = found
+    assert alternated == pytest.approx(joint, rel=1e-8)
+    np.testing.assert_allclose(other, x, atol=1e-5 * np.abs(x).max())
+
+
 @pytest.mark.parametrize(("seed", "C"), [(1, 0.2), (2, 0.2), (3, 20.0), (4, 20.0)])
 def test_that_is_so_for_other_data_and_other_weights(seed, C, local):
     made = local(3, seed=seed, C=C)
