@@ -10,7 +10,8 @@ import numpy as np
 
 from slrt_dask.constraints import Bounds, bounds_of
 from slrt_dask.errors import InvalidInput
-from slrt_dask.linear import Coefficients, Linear, linear_of
+from slrt_dask.linear import Linear, linear_of
+from slrt_dask.row_patterns import Coefficients
 
 Table = dict[str, Any]
 

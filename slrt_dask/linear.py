@@ -6,54 +6,23 @@ begins: of order K + 1, the first index being the row's number. From then on it 
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask.constraints import check_places
 from slrt_dask.data import from_coo, open_store
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import CheckpointMismatch, InvalidConfig, InvalidInput
+from slrt_dask.row_patterns import Coefficients, rising_rows, total_rows, twin_rows
 
 KINDS = (">=", "==", "<=")
 LINEAR_KEYS = ("rows", "bound", "kind", "digests")
-
-
-@dataclass(frozen=True, eq=False)
-class Coefficients:
-    """The coefficients of some rows, in memory.
-
-    rows : (m,) numbers of rows
-    columns : (m,) places in the flattened tensor, or (K, m) indices
-    shape : of the tensor, or its number of entries; empty if that is not known
-    """
-
-    count: int
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    values: NDArray[np.float64]
-    shape: tuple[int, ...]
-
-    def check_shape(self, shape: tuple[int, ...]) -> None:
-        flat = self.columns.ndim == 1
-        if flat and self.shape[0] != int(np.prod(shape)):
-            raise InvalidInput(
-                f"A has {self.shape[0]:,} columns, a tensor of shape {shape} has "
-                f"{int(np.prod(shape)):,} entries; give one column for every entry"
-            )
-        if not flat:
-            if self.shape and self.shape != tuple(shape):
-                raise InvalidInput(f"A is for tensors of shape {self.shape}, not of shape {shape}")
-            check_places(self.columns, shape)
-
-    def places(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        if self.columns.ndim == 2:
-            return self.columns
-        return np.stack(np.unravel_index(self.columns, shape)).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +36,8 @@ class Linear:
     b : a number, one for every row, or the path of a store of shape (m, 1)
     kind : ">=", "==" or "<="
 
-    In the units of the data, also with `center=True`.
+    In the units of the data, also with `center=True`. `Linear.totals`, `Linear.rising` and
+    `Linear.symmetric` make the rows that are wanted most.
     """
 
     A: Any
@@ -82,6 +52,25 @@ class Linear:
         count = self.A.count if isinstance(self.A, Coefficients) else None
         object.__setattr__(self, "b", _checked_bound(self.b, count))
         object.__setattr__(self, "digests", tuple(self.digests))
+
+    @classmethod
+    def totals(cls, values: ArrayLike, mode: int, length: int, kind: str = "==") -> Linear:
+        """Sums over a mode are known.
+
+        values : the sums, an array of the tensor's shape without the mode; NaN where unknown
+        length : of the mode
+        """
+        return cls(*total_rows(values, mode, length), kind)
+
+    @classmethod
+    def rising(cls, shape: tuple[int, ...], mode: int, least: float = 0.0) -> Linear:
+        """Along a mode every entry is larger than the one before it, by `least` or more."""
+        return cls(rising_rows(shape, mode), least)
+
+    @classmethod
+    def symmetric(cls, shape: tuple[int, ...], modes: tuple[int, int] = (0, 1)) -> Linear:
+        """Two modes may be exchanged: W[i, j, …] = W[j, i, …]."""
+        return cls(twin_rows(shape, modes), 0.0, "==")
 
     @property
     def is_stored(self) -> bool:
@@ -122,7 +111,7 @@ class Linear:
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse what cannot be a condition on a tensor of this shape."""
         if isinstance(self.A, Coefficients):
-            self.A.check_shape(shape)
+            _check_coefficients(self.A, shape)
         elif self.store.shape[1:] != tuple(shape):
             raise InvalidInput(
                 f"the rows in {self.A} are for tensors of shape {self.store.shape[1:]}, not of "
@@ -133,7 +122,7 @@ class Linear:
         """The same with everything in stores below a path."""
         rows, bound = self.A, self.b
         if isinstance(rows, Coefficients):
-            indices = np.vstack([rows.rows[None], rows.places(shape)])
+            indices = np.vstack([rows.rows[None], _places(rows, shape)])
             lengths = (rows.count, *shape)
             from_coo(f"{path}-A", indices, rows.values, lengths, slab_mode=slab_mode + 1)
             rows = f"{path}-A"
@@ -158,6 +147,26 @@ class Linear:
                 f"for ({self.digests[number][:12]}); start a new run"
             )
         return store
+
+
+def _check_coefficients(coefficients: Coefficients, shape: tuple[int, ...]) -> None:
+    if coefficients.columns.ndim == 1:
+        entries = math.prod(shape)
+        if coefficients.shape[0] != entries:
+            raise InvalidInput(
+                f"A has {coefficients.shape[0]:,} columns, a tensor of shape {shape} has "
+                f"{entries:,} entries; give one column for every entry"
+            )
+        return
+    if coefficients.shape and coefficients.shape != tuple(shape):
+        raise InvalidInput(f"A is for tensors of shape {coefficients.shape}, not of shape {shape}")
+    check_places(coefficients.columns, shape)
+
+
+def _places(coefficients: Coefficients, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    if coefficients.columns.ndim == 2:
+        return coefficients.columns
+    return np.stack(np.unravel_index(coefficients.columns, shape)).astype(np.int64)
 
 
 def linear_of(table: dict[str, Any]) -> Linear:
