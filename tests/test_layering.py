@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1] / "slrt_dask"
 MODULES = {
@@ -35,10 +34,16 @@ FORBIDDEN_LIBRARIES = {
 }
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imported_by(path):
     """Full names of everything that a module imports, wherever in it that happens."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -68,6 +73,16 @@ def room_of(module):
     return module.split(".")[0]
 
 
+def libraries_of(module):
+    """The first parts of the names that a module imports."""
+    return {name.split(".")[0] for name in imported_by(MODULES[module])}
+
+
+def assert_none(wrong):
+    """Of what is wrong by module, nothing is there; otherwise the modules are named."""
+    assert {module: names for module, names in wrong.items() if names} == {}
+
+
 ROOMED = [module for module in MODULES if room_of(module) in ALLOWED]
 
 
@@ -75,24 +90,23 @@ def test_the_rooms_are_all_there():
     assert {room_of(module) for module in ROOMED} == set(ALLOWED)
 
 
-@pytest.mark.parametrize("module", ROOMED)
-def test_a_module_imports_only_what_its_room_may_know(module):
-    allowed = ALLOWED[room_of(module)]
-    known = inside_package(MODULES[module])
-    wrong = {name for name in known if name not in allowed and room_of(name) not in allowed}
-    assert wrong == set()
+def test_modules_import_only_what_their_room_may_know():
+    wrong = {}
+    for module in ROOMED:
+        allowed = ALLOWED[room_of(module)]
+        known = inside_package(MODULES[module])
+        wrong[module] = {n for n in known if n not in allowed and room_of(n) not in allowed}
+    assert_none(wrong)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) in FORBIDDEN_LIBRARIES])
-def test_a_module_imports_no_library_that_its_room_must_not_need(module):
-    libraries = {name.split(".")[0] for name in imported_by(MODULES[module])}
-    assert libraries & FORBIDDEN_LIBRARIES[room_of(module)] == set()
+def test_modules_import_no_library_that_their_room_must_not_need():
+    rooms = {m: room_of(m) for m in MODULES if room_of(m) in FORBIDDEN_LIBRARIES}
+    assert_none({m: libraries_of(m) & FORBIDDEN_LIBRARIES[room] for m, room in rooms.items()})
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "optim"])
-def test_optimisers_need_numpy_and_the_standard_library_only(module):
-    libraries = {name.split(".")[0] for name in imported_by(MODULES[module])}
-    assert libraries <= {*sys.stdlib_module_names, "numpy", "slrt_dask", "__future__"}
+def test_optimisers_need_numpy_and_the_standard_library_only():
+    allowed = {*sys.stdlib_module_names, "numpy", "slrt_dask", "__future__"}
+    assert_none({m: libraries_of(m) - allowed for m in MODULES if room_of(m) == "optim"})
 
 
 def test_nobody_but_the_command_line_imports_the_command_line():
@@ -107,12 +121,11 @@ def test_no_room_imports_what_joins_the_rooms():
         assert not {room_of(name) for name in inside_package(MODULES[module])} & joining, module
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_can_be_read_in_one_sitting(module):
-    lines = MODULES[module].read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= MOST_LINES
+def test_modules_can_be_read_in_one_sitting():
+    lengths = {m: len(p.read_text(encoding="utf-8").splitlines()) for m, p in MODULES.items()}
+    assert {m: length for m, length in lengths.items() if length > MOST_LINES} == {}
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if MODULES[m].stat().st_size])
-def test_a_module_says_what_it_is_for(module):
-    assert ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+def test_modules_say_what_they_are_for():
+    written = [m for m, path in MODULES.items() if path.stat().st_size]
+    assert [m for m in written if not ast.get_docstring(parsed(MODULES[m]))] == []
