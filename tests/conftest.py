@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 
+import dask
 import numpy as np
 import pytest
 
 import slrt_dask
+
+# What dask's servers do for dashboards, many times a second, whether anybody looks or not: with the
+# clusters that are kept for a whole run it costs more than most tests do.
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
+}
+dask.config.set(QUIET)
+for _name, _value in QUIET.items():
+    # For the processes that tests start.
+    _variable = "DASK_" + _name.replace(".", "__").replace("-", "_").upper()
+    os.environ.setdefault(_variable, str(_value))
 
 
 @pytest.fixture(scope="session")
