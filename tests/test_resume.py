@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import json
 import shutil
 from types import SimpleNamespace
@@ -46,15 +47,34 @@ def store(store_of):
     return make
 
 
+@pytest.fixture(scope="module")
+def undisturbed_run():
+    """What a fit gives when nothing stops it, made once for each set of arguments."""
+    known = {}
+
+    def run(store, **options):
+        options = completed_options(store, options)
+        key = (store.digest, len(store.partitions), repr(sorted(options.items())))
+        if key not in known:
+            known[key] = slrt.complete(store, **options)
+        return known[key]
+
+    return run
+
+
+def completed_options(store, options):
+    options = {"C": 5.0, "threads": 1, "max_iterations": 8, **TIRELESS, **options}
+    return {"ranks": RANKS.get(store.order), **options}
+
+
 @pytest.fixture
-def stop_and_resume(tmp_path):
+def stop_and_resume(undisturbed_run, tmp_path):
     """A run that is stopped and goes on, beside the same one undisturbed."""
 
     def both(store, when, kind=Crash, *, resuming=None, then=None, **options):
-        options = {"C": 5.0, "threads": 1, "max_iterations": 8, **TIRELESS, **options}
-        options.setdefault("ranks", RANKS[store.order])
+        options = completed_options(store, options)
         every = {"checkpoint_every": options.pop("checkpoint_every", 1)}
-        undisturbed = slrt.complete(store, **options)
+        undisturbed = undisturbed_run(store, **options)
         run = stop_run(tmp_path / "run", store, when, kind, **every, **options)
         if then is not None:
             then(run)
@@ -66,8 +86,7 @@ def stop_and_resume(tmp_path):
 
 
 def stop_run(run, store, when, kind=Crash, **options):
-    options = {"C": 5.0, "threads": 1, "max_iterations": 8, **TIRELESS, **options}
-    options.setdefault("ranks", RANKS[store.order])
+    options = completed_options(store, options)
     try:
         slrt.complete(store, **options, run_directory=run, observers=[stopping(kind, when)])
     except Crash:
@@ -116,9 +135,15 @@ def written_records(run):
 # ---- the same answer ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Crash, KeyboardInterrupt], ids=["crash", "interrupt"])
-@pytest.mark.parametrize("method", ["rcg", "rtr"])
-@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("order", "method", "kind"),
+    [
+        *itertools.product([2, 3, 4], ["rcg", "rtr"], [Crash]),
+        (2, "rtr", KeyboardInterrupt),
+        (3, "rcg", KeyboardInterrupt),
+        (4, "rtr", KeyboardInterrupt),
+    ],
+)
 def test_a_resumed_run_equals_the_undisturbed_one(
     order, method, kind, store, stop_and_resume, tmp_path
 ):
@@ -130,7 +155,7 @@ def test_a_resumed_run_equals_the_undisturbed_one(
 
 
 @pytest.mark.parametrize("method", ["rcg", "rtr"])
-@pytest.mark.parametrize("when", [0, 9, 10, 12])
+@pytest.mark.parametrize("when", [0, 9, 12])
 def test_it_does_so_wherever_it_was_stopped(when, method, store, stop_and_resume):
     undisturbed, resumed = stop_and_resume(store(), when, method=method, max_iterations=12)
     assert len(undisturbed.records) == 13
@@ -142,6 +167,8 @@ def test_a_certificate_made_again_is_not_counted_with_the_next_iteration(
     method, store, stop_and_resume
 ):
     undisturbed, resumed = stop_and_resume(store(), 10, method=method, max_iterations=12)
+    assert len(undisturbed.records) == 13
+    assert_same_course(resumed, undisturbed)
     assert [record.sweeps for record in resumed.records] == [
         record.sweeps for record in undisturbed.records
     ]
@@ -201,17 +228,19 @@ def test_a_run_may_go_on_somewhere_else(kind, request, store, stop_and_resume):
         assert one.cost == pytest.approx(other.cost, rel=1e-10)
 
 
-def test_a_run_of_a_cluster_may_go_on_in_this_process(store, thread_client, tmp_path):
+def test_a_run_of_a_cluster_may_go_on_in_this_process(
+    store, thread_client, undisturbed_run, tmp_path
+):
     options = {"C": 0.3, "max_iterations": 6}
-    undisturbed = slrt.complete(store(parts=4), RANKS[3], threads=1, **TIRELESS, **options)
+    undisturbed = undisturbed_run(store(parts=4), **options)
     run = stop_run(tmp_path / "run", store(parts=4), 3, client=thread_client, **options)
     resumed = slrt.resume(run, threads=1)
     assert resumed.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-10)
     assert len(resumed.records) == len(undisturbed.records)
 
 
-def test_a_run_may_be_stopped_again_and_again(store, tmp_path):
-    undisturbed = slrt.complete(store(), RANKS[3], C=5.0, threads=1, max_iterations=8, **TIRELESS)
+def test_a_run_may_be_stopped_again_and_again(store, undisturbed_run, tmp_path):
+    undisturbed = undisturbed_run(store())
     run = stop_run(tmp_path / "run", store(), 2)
     for when in (3, 4, 7):
         with pytest.raises(Crash):
@@ -223,7 +252,7 @@ def test_a_run_may_be_stopped_again_and_again(store, tmp_path):
 # ---- what the checkpoints leave -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", [0, 2, 3, 5, 8])
+@pytest.mark.parametrize("when", [0, 3, 5, 8])
 def test_iterations_after_the_last_checkpoint_are_made_again(
     when, store, stop_and_resume, tmp_path
 ):
@@ -243,10 +272,10 @@ def test_a_torn_dual_falls_back_to_the_checkpoint_before(store, stop_and_resume,
     assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
 
 
-def test_a_lost_dual_on_a_worker_falls_back_too(store, process_client, tmp_path):
+def test_a_lost_dual_on_a_worker_falls_back_too(store, process_client, undisturbed_run, tmp_path):
     observed = store(parts=4)
     options = {"C": 0.3, "max_iterations": 6}
-    undisturbed = slrt.complete(observed, RANKS[3], threads=1, **TIRELESS, **options)
+    undisturbed = undisturbed_run(observed, **options)
     run = stop_run(tmp_path / "run", observed, 4, **options)
     max((run / "checkpoints" / "000004" / "dual").iterdir()).unlink()
     resumed = slrt.resume(run, client=process_client)
