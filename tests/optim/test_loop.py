@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from slrt_dask.optim.manifold import scale
 from tests.oracles.dense import random_problem, solve_by_conjugate_gradients
 
 RULES = StopRules(gap_tolerance=0.0, gradient_tolerance=1e-6, max_iterations=60)
+SHORT = dataclasses.replace(RULES, max_iterations=16)
 
 
 def start_of(problem):
@@ -82,17 +84,21 @@ class InterruptedProblem:
         return self._ask("certify", evaluation)
 
 
+@functools.cache
+def uninterrupted(shape, method):
+    return minimise(truncated(shape), method, start_of(truncated(shape)), SHORT)
+
+
 @pytest.mark.parametrize("pause", [0, 7, 10])
 def test_a_run_stopped_and_continued_equals_an_uninterrupted_one(shape, method, pause):
-    rules = dataclasses.replace(RULES, max_iterations=16)
-    whole = minimise(truncated(shape), method, start_of(truncated(shape)), rules)
+    whole = uninterrupted(shape, method)
     first = minimise(
         truncated(shape),
         method,
         start_of(truncated(shape)),
-        dataclasses.replace(rules, max_iterations=pause),
+        dataclasses.replace(SHORT, max_iterations=pause),
     )
-    second = minimise(truncated(shape), method, first.state, rules)
+    second = minimise(truncated(shape), method, first.state, SHORT)
     assert_identical(second.state, whole.state)
     assert_identical(second.certificate, whole.certificate)
     assert second.reason is whole.reason
@@ -106,16 +112,16 @@ def test_an_interrupt_in_a_step_keeps_the_last_accepted_state(shape, method, kin
     problem = InterruptedProblem(truncated(shape), kind, 9)
     listener = Listener()
     outcome = minimise(
-        problem, method, start_of(problem), RULES, observers=[listener], certify_every=100
+        problem, method, start_of(problem), SHORT, observers=[listener], certify_every=100
     )
     assert outcome.reason is StopReason.INTERRUPTED
     assert outcome.state is listener.heard[-1][1]
-    assert 0 < outcome.state.iteration < RULES.max_iterations
+    assert 0 < outcome.state.iteration < SHORT.max_iterations
     exact = truncated(shape)
     assert_identical(outcome.certificate, exact.certify(outcome.evaluation))
     assert_identical(outcome.evaluation.point, outcome.state.evaluation.point)
-    going_on = minimise(exact, method, outcome.state, RULES)
-    assert_identical(going_on.state, minimise(exact, method, start_of(exact), RULES).state)
+    going_on = minimise(exact, method, outcome.state, SHORT)
+    assert_identical(going_on.state, uninterrupted(shape, method).state)
 
 
 def test_an_interrupt_while_certifying_still_gives_a_certificate(method):
@@ -174,8 +180,8 @@ def test_certificates_come_at_their_interval_and_at_the_end_validation_always(me
 
 def test_a_certificate_does_not_change_the_course_of_a_run(shape, method):
     problem = truncated(shape)
-    often = minimise(problem, method, start_of(problem), RULES, certify_every=1)
-    seldom = minimise(problem, method, start_of(problem), RULES, certify_every=1000)
+    often = minimise(problem, method, start_of(problem), SHORT, certify_every=1)
+    seldom = minimise(problem, method, start_of(problem), SHORT, certify_every=1000)
     assert_identical(often.state, seldom.state)
 
 
