@@ -59,7 +59,7 @@ def test_an_interrupted_fit_writes_its_result_and_exits_130(start_process, store
     assert f"next         slrt-dask resume {run} to go on" in output
 
 
-def test_worker_processes_predict_what_one_process_does(
+def test_worker_processes_predict_what_one_process_does_and_say_it_plainly(
     run_process, store, tmp_path, in_this_process
 ):
     run = tmp_path / "run"
@@ -70,14 +70,14 @@ def test_worker_processes_predict_what_one_process_does(
     assert "certificate" in output
     done = slrt_dask.load_completion(run / "completion")
     np.testing.assert_allclose(everywhere(done), everywhere(in_this_process), rtol=1e-5, atol=1e-7)
-
-
-def test_output_without_a_terminal_is_plain(run_process, store, tmp_path):
-    code, output, messages = run_process("fit", store.path, *FEW, "--run", tmp_path / "run")
-    assert code == 0
+    # Without a terminal.
     assert "\x1b" not in output + messages
     assert "\r" not in output + messages
+    assert messages
     assert all(line.startswith("iteration") for line in messages.splitlines())
+
+
+def test_an_error_without_a_terminal_is_a_plain_sentence(run_process, tmp_path):
     code, output, messages = run_process("evaluate", tmp_path / "run", tmp_path / "nowhere")
     assert (code, output) == (1, "")
     assert messages.startswith("error: ")

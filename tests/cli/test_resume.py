@@ -14,7 +14,7 @@ import slrt_dask
 from slrt_dask.data import from_file
 from tests.cli.conftest import FIT
 from tests.cli.test_errors import is_one_sentence
-from tests.cli.test_processes import has_checkpoint, wait_until
+from tests.cli.test_processes import wait_until
 
 OPTIONS = {"ranks": (4, 4, 3), "C": 0.1, "gap_tolerance": 0.0, "max_iterations": 11, "threads": 1}
 
@@ -27,7 +27,7 @@ class Crash(Exception):
 def stopped(store, tmp_path):
     """A run that crashed at its iteration 3, or was interrupted there."""
 
-    def make(kind=Crash, name="run", where=store):
+    def make(kind=Crash, name="run", where=store, **options):
         def stop(record, state):
             if record.iteration == 3:
                 raise kind
@@ -35,7 +35,8 @@ def stopped(store, tmp_path):
         run = tmp_path / name
         try:
             observers = [SimpleNamespace(on_record=stop)]
-            slrt_dask.complete(where, **OPTIONS, run_directory=run, observers=observers)
+            options = {**OPTIONS, **options}
+            slrt_dask.complete(where, **options, run_directory=run, observers=observers)
         except Crash:
             assert not (run / "completion").exists()
         return run
@@ -71,10 +72,10 @@ def test_a_resumed_run_can_be_quiet_or_show_its_log(run_command, stopped):
     assert "iteration    3" not in log.stderr
 
 
-def test_a_run_goes_on_with_worker_processes(run_process, stopped, undisturbed):
+def test_a_run_goes_on_with_worker_processes(run_command, stopped, undisturbed):
     run = stopped()
-    code, _, messages = run_process("resume", run, "--workers", "2", "--threads", "1")
-    assert code == 0, messages
+    said = run_command("resume", run, "--workers", "2", "--threads", "1")
+    assert said.exit_code == 0, said.stderr
     done = slrt_dask.load_completion(run / "completion")
     assert len(done.records) == 12
     assert done.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-8)
@@ -141,15 +142,8 @@ def test_other_observations_at_the_stores_path_are_refused_in_a_sentence(
     assert is_one_sentence(said.stderr)
 
 
-def test_an_interrupted_resume_writes_its_result_and_exits_130(start_process, store, tmp_path):
-    run = tmp_path / "run"
-    options = ("--gap-tolerance", "0", "--gradient-tolerance", "0", "--max-iterations", "1000000")
-    killed = start_process(
-        "fit", store.path, "--ranks", "2,2,2", "--C", "100", *options, "--run", run
-    )
-    wait_until(lambda: has_checkpoint(run), killed)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate(timeout=60)
+def test_an_interrupted_resume_writes_its_result_and_exits_130(start_process, stopped):
+    run = stopped(ranks=(2, 2, 2), C=100.0, gradient_tolerance=0.0, max_iterations=1_000_000)
     lines = len((run / "records.jsonl").read_text().splitlines())
     process = start_process("resume", run, "--checkpoint-every", "1000000")
     wait_until(lambda: len((run / "records.jsonl").read_text().splitlines()) > lines, process)

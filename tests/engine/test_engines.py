@@ -48,7 +48,7 @@ def reference(store_of):
 
 
 @pytest.mark.parametrize(
-    ("order", "parts"), [(2, 2), (2, 7), (3, 2), (3, 3), (3, 7), (4, 3), (4, 7), (5, 2), (5, 3)]
+    ("order", "parts"), [(2, 2), (2, 7), (3, 3), (3, 7), (4, 3), (4, 7), (5, 2)]
 )
 def test_results_do_not_depend_on_the_number_of_partitions(order, parts, store_of, reference):
     dense, validation, wanted = reference(order)
@@ -67,7 +67,7 @@ def test_results_do_not_depend_on_the_slab_mode(order, store_of, reference):
             assert_same(results(engine, dense), wanted)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize(("order", "parts"), [(2, 3), (3, 1), (4, 3)])
 def test_results_do_not_depend_on_the_number_of_threads(
     order, parts, threads, store_of, reference, monkeypatch
@@ -80,8 +80,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
         assert_same(results(engine, dense), wanted)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("order", "threads"), [(2, 1), (2, 2), (3, 2), (4, 1), (5, 2)])
 def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
     order, threads, store_of, reference, tmp_path
 ):
@@ -170,8 +169,7 @@ def test_a_very_sparse_tensor_has_as_many_fibres_as_occur(tmp_path):
         assert engine.run(NormOfObservations()) == pytest.approx(math.sqrt(indices.shape[1]))
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("order", "parts"), [(2, 1), (2, 3), (3, 3), (4, 1), (5, 3)])
 def test_the_operator_is_symmetric_positive_definite_and_the_dense_one(order, parts, store_of):
     dense = dense_problem(order, fraction=0.07)
     store = store_of(dense.mask, dense.values, parts=parts)

@@ -131,14 +131,14 @@ def test_the_command_goes_on_when_its_scheduler_is_started_again(
     def start_cluster():
         scheduler = command("dask", "scheduler", "--host", address, "--no-dashboard", "--no-show")
         command(
-            "dask", "worker", address, "--nworkers", "2", "--nthreads", "1", "--no-dashboard",
+            "dask", "worker", address, "--nworkers", "1", "--nthreads", "1", "--no-dashboard",
             "--local-directory", str(tmp_path),
         )  # fmt: skip
         return scheduler
 
     scheduler = start_cluster()
     with distributed.Client(address, timeout=SECONDS_TO_REACH, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=SECONDS_TO_REACH)
+        client.wait_for_workers(1, timeout=SECONDS_TO_REACH)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
     fit = command(
         "slrt_dask.cli", "fit", store.path, "--ranks", ",".join(map(str, RANKS)), *flags,
