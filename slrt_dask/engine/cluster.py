@@ -116,12 +116,22 @@ class ClusterEngine(Engine):
         """
         while True:
             try:
-                return future.result(timeout=LOOK_SECONDS)
+                self._wait_for(future, LOOK_SECONDS)
+                return future.result(timeout=ANSWER_SECONDS)
             except TimeoutError:
                 for failed in (future, *others):
                     if failed.status == "error":  # perhaps by a timeout of its own
                         failed.result()
                 self._watch.look(self._workers)
+
+    def _wait_for(self, future: Any, seconds: float) -> None:
+        """Wait until a future is done, or raise TimeoutError.
+
+        Its result is not asked for before that: a request that is given up just as it is sent
+        breaks every later one of the client.
+        """
+        with self._client.as_current():
+            distributed.wait(future, timeout=seconds)
 
     def _submit(self, label: str, worker: str, task: Callable[..., Any], *args: Any) -> Any:
         return self._submitter.submit(label, worker, task, *args)
@@ -177,6 +187,6 @@ class ClusterEngine(Engine):
             ]
             for future in unloading:
                 with contextlib.suppress(TimeoutError):
-                    future.result(timeout=max(0.0, deadline - time.monotonic()))
+                    self._wait_for(future, max(0.0, deadline - time.monotonic()))
         self._workers, self._loads = [], []
         self._submitter.forget()
