@@ -52,6 +52,8 @@ LEAST_ROW_PENALTY = 1e-3
 """Of the rows of a linear constraint, in units of Σ_k λ_k, to begin with."""
 PATIENCE = 20
 """How many times as many iterations the alternation may take."""
+EASY = 50
+"""Iterations of a solve that could do with a smaller penalty."""
 SLOW = 0.5
 """Multipliers that come closer by less than this factor are held back too much."""
 
@@ -96,6 +98,7 @@ class BoundedProblem(BoundedCertificates):
         self.bounds = bounds
         self.centre = engine.new_vector()
         self._alternating = alternating
+        self._missed = math.inf
         self._everywhere = everywhere
         self._bound_tolerance = bound_tolerance * self._norm / math.sqrt(engine.store.nnz)
         self._scan_in, self._idle_scans = 0, 1
@@ -146,9 +149,17 @@ class BoundedProblem(BoundedCertificates):
             return None
         self.centre = moved
         if self.rows is not None and evaluation.rows is not None:
-            self.rows = self.rows.around(evaluation.rows)
+            stiffness = self._stiffness(evaluation.inner, violation)
+            self.rows = self.rows.around(evaluation.rows, stiffness * self.rows.penalty)
         renewed = self.evaluate(evaluation.point, rtol=rtol, warm=evaluation)
         return replace(renewed, inner=replace(renewed.inner, violation=violation))
+
+    def _stiffness(self, inner: InnerSummary, violation: float) -> float:
+        """How to change the rows' penalty: less makes them hold sooner, and solves take longer."""
+        slow, self._missed = violation > SLOW * self._missed, violation
+        if not inner.converged:
+            return 2.0
+        return 0.5 if slow and inner.iterations < EASY else 1.0
 
     def settle(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
         """The evaluation with multipliers that move no more, and no bound missed anywhere."""
@@ -180,6 +191,7 @@ class BoundedProblem(BoundedCertificates):
         return {
             **centre,
             "penalty": self.bounds.penalty,
+            "missed": self._missed,
             "rows_penalty": 0.0 if self.rows is None else self.rows.penalty,
             "scan_in": self._scan_in,
             "idle_scans": self._idle_scans,
@@ -188,6 +200,7 @@ class BoundedProblem(BoundedCertificates):
     def go_on(self, progress: dict[str, Any], kept: tuple[VectorHandle, ...]) -> None:
         if self.rows is not None:
             self.rows = self.rows.around(progress["rows_centre"], progress["rows_penalty"])
+            self._missed = progress["missed"]
         self.bounds = replace(self.bounds, penalty=progress["penalty"])
         self._scan_in, self._idle_scans = int(progress["scan_in"]), int(progress["idle_scans"])
         (self.centre,) = kept
