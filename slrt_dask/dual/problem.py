@@ -81,7 +81,7 @@ class DualProblem:
         max_inner_iterations: int = 1000,
     ) -> None:
         shape = engine.store.shape
-        _check_settings(shape, ranks, cost_weight, weights)
+        check_settings(shape, ranks, cost_weight, weights)
         if max_inner_iterations < 1:
             raise InvalidInput(f"max_inner_iterations is {max_inner_iterations}; give 1 or more")
         self.engine = engine
@@ -229,7 +229,7 @@ def _checked_norm(norm: float) -> float:
     return norm
 
 
-def _check_settings(
+def check_settings(
     shape: tuple[int, ...], ranks: tuple[int, ...], cost_weight: float, weights: tuple[float, ...]
 ) -> None:
     if len(ranks) != len(shape):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.block import Block, MemoryVectors
+from slrt_dask.engine.embedded import EmbeddedStore, load_chunks
 
 SMALLEST_BLOCK = 20_000
 """Entries below which a block is not cut further: waking a thread would cost more than it saves."""
@@ -65,6 +66,9 @@ def load_blocks(assignment: Assignment) -> Iterator[Block]:
     In memory a partition is cut into as many blocks as keep the threads busy; streamed, into
     blocks small enough for the room there is.
     """
+    if isinstance(assignment.store, EmbeddedStore):
+        yield from load_chunks(assignment)
+        return
     total = sum(assignment.store.partitions[number].count for number in assignment.partitions)
     for number in assignment.partitions:
         count = assignment.store.partitions[number].count

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.prepare import NumberFibres
 from slrt_dask.engine.program import Program
 from slrt_dask.engine.share import Share
@@ -51,6 +52,8 @@ class Engine(ABC):
 
     def number_fibres(self) -> None:
         """Number the loaded blocks' fibres; must be run once before any other program."""
+        if isinstance(self.store, EmbeddedStore):
+            return  # whose blocks have no fibres to be numbered
         program = NumberFibres(self.store.shape, self.store.slab_mode, self.store.nnz)
         self.fibre_count = int(self.run(program))
 

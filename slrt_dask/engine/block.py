@@ -139,7 +139,7 @@ class Block:
 
     @property
     def entries(self) -> int:
-        return len(self.columns[0])
+        return len(self.columns[0]) if self.columns else len(self.values)
 
     @property
     def index(self) -> BlockIndex:

@@ -148,7 +148,7 @@ class FileBlock:
         self.coupling = block.coupling
         self.found: IndexColumns | None = None
         self._directory = directory
-        self._column_type = block.columns[0].dtype
+        self._column_type = block.columns[0].dtype if block.columns else None
         self._order = len(block.columns)
         self._value_type = block.values.dtype
         self._queries, self._query_values = block.queries, block.query_values

@@ -1,0 +1,95 @@
+"""Hankel embedding of a tensor: windows of it, and their overlap-add. No index table is built.
+
+    H(W)[a_1, b_1, …, a_K, b_K] = W[a_1 + b_1, …, a_K + b_K],     a_k < τ_k,  b_k < n_k − τ_k + 1
+
+For one offset a = (a_1, …, a_K) that is a window of W. Offsets are numbered in C order; chunks of
+the embedded tensor are runs of offsets, arrays (offsets, windows' shape).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.errors import InvalidInput
+
+Tensor = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """How a tensor is embedded.
+
+    shape : of the tensor;  tau : offsets in every mode, 1 for a mode that is not embedded
+    """
+
+    shape: tuple[int, ...]
+    tau: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.tau) != len(self.shape):
+            raise InvalidInput(
+                f"tau has {len(self.tau)} numbers for a tensor of order {len(self.shape)}; give "
+                f"one per mode, 1 for a mode that is not to be embedded"
+            )
+        for mode, (offsets, length) in enumerate(zip(self.tau, self.shape, strict=True)):
+            if not 1 <= offsets <= length:
+                raise InvalidInput(
+                    f"tau is {offsets} in mode {mode}, which has length {length}; give a number "
+                    f"from 1 to {length}"
+                )
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """The shape of a window."""
+        return tuple(n - tau + 1 for n, tau in zip(self.shape, self.tau, strict=True))
+
+    @property
+    def offsets(self) -> int:
+        """How many windows there are."""
+        return math.prod(self.tau)
+
+    def copies(self) -> NDArray[np.float64]:
+        """D: in how many windows every entry of the tensor is."""
+        counts = np.ones(())
+        for length, tau in zip(self.shape, self.tau, strict=True):
+            place = np.arange(length)
+            along = np.minimum.reduce(
+                [place + 1, length - place, np.full(length, tau), np.full(length, length - tau + 1)]
+            )
+            counts = np.multiply.outer(counts, along.astype(np.float64))
+        return counts
+
+    def windows(self, offsets: range) -> Iterator[tuple[int, tuple[slice, ...]]]:
+        """Of a run of offsets: the number of each in the run, and where its window is."""
+        for number, offset in enumerate(offsets):
+            first = np.unravel_index(offset, self.tau)
+            box = (slice(int(a), int(a) + m) for a, m in zip(first, self.window, strict=True))
+            yield number, tuple(box)
+
+    def embed(self, tensor: Tensor, offsets: range, out: Tensor) -> None:
+        """out += H(tensor) at some offsets, out being (offsets, window)."""
+        for number, box in self.windows(offsets):
+            out[number] += tensor[box]
+
+    def overlap_add(self, chunk: Tensor, offsets: range, out: Tensor) -> None:
+        """out += H*(chunk), out being of the tensor's shape."""
+        for number, box in self.windows(offsets):
+            out[box] += chunk[number]
+
+
+def unfolded(chunk: Tensor, mode: int) -> Tensor:
+    """The mode-2k unfolding of a chunk, (window's length in the mode, all else): a copy."""
+    moved = np.moveaxis(chunk, mode + 1, 0)
+    return moved.reshape(moved.shape[0], -1)
+
+
+def add_folded(matrix: Tensor, mode: int, out: Tensor) -> None:
+    """out += a matrix that is the unfolding of something like it."""
+    moved = np.moveaxis(out, mode + 1, 0)
+    moved += matrix.reshape(moved.shape)
