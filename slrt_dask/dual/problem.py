@@ -120,6 +120,13 @@ class DualProblem:
         return None
 
     @property
+    def looseness(self) -> float:
+        return 1.0
+
+    def next_stage(self) -> bool:
+        return False
+
+    @property
     def notice(self) -> str:
         """What whoever reads the history should know of the problem; often nothing."""
         return ""

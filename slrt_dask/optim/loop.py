@@ -17,7 +17,7 @@ from slrt_dask.optim.measured import MeasuredProblem
 from slrt_dask.optim.method import Method, MethodState, StateType
 from slrt_dask.optim.problem import AnyProblem, Certificate, Evaluation
 from slrt_dask.optim.records import IterationRecord, Observer
-from slrt_dask.optim.stopping import StopReason, StopRules
+from slrt_dask.optim.stopping import STAGE_ENDS, StopReason, StopRules
 
 SMALLEST_GAP = 1e-6
 """Inner problems are not solved for gaps smaller than this, even where none would do."""
@@ -89,20 +89,24 @@ def minimise(
     try:
         while True:
             seconds = clock() - began
-            reason = rules.reason(state, seconds)
+            stage = rules.loosened(problem.looseness)
+            reason = stage.reason(state, seconds)
             if reason is not None or _is_due(state, certify_every):
-                certified = certify(problem, method, state, rules)
-                if rules.gap_is_closed(certified.certificate):
+                certified = certify(problem, method, state, stage)
+                if stage.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
             if told:  # a resumed state: what its certificate took was counted with its own row
                 swept = problem.sweeps
             else:
                 known = certified.evaluation if certified else state.evaluation
                 tell(certified, seconds, validate(known) if validate else None)
-            if reason is not None:
-                break
             # in this order: an interrupt must never leave a certificate beside a newer state
-            certified, told, state = None, False, method.step(problem, state)
+            if reason in STAGE_ENDS and problem.next_stage():
+                certified, told, state = None, False, _restarted(problem, method, state)
+            elif reason is not None:
+                break
+            else:
+                certified, told, state = None, False, method.step(problem, state)
     except KeyboardInterrupt:
         reason = StopReason.INTERRUPTED
     certified = certified or certify(problem, method, state, rules)
@@ -130,6 +134,12 @@ def certify(
         measured.inner_iterations,
         measured.inner_converged,
     )
+
+
+def _restarted(problem: AnyProblem, method: Method[StateType], state: StateType) -> StateType:
+    """The same point under another problem; that counts as an iteration."""
+    fresh = method.init(problem, state.evaluation.point, warm=state.evaluation)
+    return replace(fresh, iteration=state.iteration + 1)
 
 
 def _is_due(state: MethodState, certify_every: int) -> bool:

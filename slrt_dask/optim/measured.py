@@ -86,10 +86,10 @@ class MeasuredProblem:
             at.evaluation.point, at.euclidean, product, direction
         )
 
-    def begin(self, point: Point) -> Linearised:
+    def begin(self, point: Point, warm: Evaluation | None = None) -> Linearised:
         """The first evaluation of a run, done twice where the noise has to be measured."""
         accuracy = self.accuracy
-        evaluation = self.evaluate(point, rtol=accuracy.loosest, warm=None)
+        evaluation = self.evaluate(point, rtol=accuracy.loosest, warm=warm)
         if accuracy.noise_scale is None:
             evaluation = self.sharpen(evaluation)
         return self.renew(self.settle(self.linearise(evaluation), tightening=1.0), tightening=1.0)

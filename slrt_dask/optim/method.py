@@ -48,8 +48,8 @@ class Method(Protocol[StateType]):
     def accuracy(self) -> Accuracy:
         """How tightly inner problems are solved, and how far costs are believed."""
 
-    def init(self, problem: AnyProblem, point: Point) -> StateType:
-        """The state at a starting point."""
+    def init(self, problem: AnyProblem, point: Point, warm: Evaluation | None = None) -> StateType:
+        """The state at a starting point; `warm` is where its inner solve may start."""
 
     def step(self, problem: AnyProblem, state: StateType) -> StateType:
         """The state after one more step, or the same point marked exhausted."""

@@ -118,6 +118,13 @@ class Problem(Protocol[EvaluationType]):
     def certify(self, evaluation: EvaluationType) -> Certificate:
         """Bounds that hold however loosely the inner problem was solved."""
 
+    @property
+    def looseness(self) -> float:
+        """1 for the problem that was asked for; more for one that only leads to it."""
+
+    def next_stage(self) -> bool:
+        """Become the next problem on the way to the one asked for; False if this is it."""
+
 
 AnyProblem: TypeAlias = Problem[Any]
 """A problem as the optimisers see it: they never look inside an evaluation."""

@@ -13,7 +13,7 @@ from slrt_dask.optim.line_search import LineSearch, Trial
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct, combine, scale
 from slrt_dask.optim.measured import Linearised, MeasuredProblem
 from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.problem import AnyProblem
+from slrt_dask.optim.problem import AnyProblem, Evaluation
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,13 @@ class ConjugateGradient:
         if not self.orthogonality > 0.0:
             raise InvalidConfig(f"orthogonality is {self.orthogonality}; give a number above 0")
 
-    def init(self, problem: AnyProblem, point: Point) -> ConjugateGradientState:
+    def init(
+        self, problem: AnyProblem, point: Point, warm: Evaluation | None = None
+    ) -> ConjugateGradientState:
         """The state at a starting point, about to go down the gradient."""
         problem.manifold.validate(point)
         measured = MeasuredProblem(problem, self.accuracy, self.accuracy.noise_scale or 0.0)
-        start = measured.begin(point)
+        start = measured.begin(point, warm)
         return ConjugateGradientState(
             iteration=0,
             evaluation=start.evaluation,

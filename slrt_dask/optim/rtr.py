@@ -13,7 +13,7 @@ from slrt_dask.optim.decrease import measure_decrease
 from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.measured import Linearised, MeasuredProblem
 from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.problem import AnyProblem
+from slrt_dask.optim.problem import AnyProblem, Evaluation
 from slrt_dask.optim.radius import RadiusPolicy, regularised_ratio
 from slrt_dask.optim.truncated_cg import ModelStep, forcing, truncated_cg
 
@@ -57,11 +57,13 @@ class TrustRegion:
         if self.max_products < 1:
             raise InvalidConfig(f"max_products is {self.max_products}; give 1 or more")
 
-    def init(self, problem: AnyProblem, point: Point) -> TrustRegionState:
+    def init(
+        self, problem: AnyProblem, point: Point, warm: Evaluation | None = None
+    ) -> TrustRegionState:
         """The state at a starting point."""
         problem.manifold.validate(point)
         measured = MeasuredProblem(problem, self.accuracy, self.accuracy.noise_scale or 0.0)
-        start = measured.begin(point)
+        start = measured.begin(point, warm)
         return TrustRegionState(
             iteration=0,
             evaluation=start.evaluation,

@@ -6,12 +6,15 @@ This file changes when a reason to stop is added or a tolerance gets another mea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from slrt_dask.errors import InvalidConfig
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.problem import Certificate
+
+LOOSEST_GAP = 1e-2
+"""On the way to a problem, gaps are closed at least this far."""
 
 
 class StopReason(Enum):
@@ -26,6 +29,15 @@ class StopReason(Enum):
     ITERATIONS = "Stopped: the iteration limit was reached."
     SECONDS = "Stopped: the time limit was reached."
     INTERRUPTED = "Stopped: interrupted by the user; the last accepted point was kept."
+
+
+STAGE_ENDS = (
+    StopReason.GAP,
+    StopReason.GRADIENT,
+    StopReason.EXHAUSTED,
+    StopReason.INNER_LIMIT,
+)
+"""Reasons that end a stage on the way to the problem asked for, and a run only at the last."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,11 @@ class StopRules:
             raise InvalidConfig(f"max_iterations is {self.max_iterations}; give 0 or more")
         if self.max_seconds is not None and not self.max_seconds >= 0.0:
             raise InvalidConfig(f"max_seconds is {self.max_seconds}; give None, or 0 or more")
+
+    def loosened(self, factor: float) -> StopRules:
+        """Rules for a problem that only leads to the one asked for."""
+        gap = min(factor * self.gap_tolerance, max(self.gap_tolerance, LOOSEST_GAP))
+        return replace(self, gap_tolerance=gap, gradient_tolerance=factor * self.gradient_tolerance)
 
     def gap_is_closed(self, certificate: Certificate) -> bool:
         """Whether the certified relative gap is within tolerance."""

@@ -74,6 +74,11 @@ class InterruptedProblem:
     def renew(self, evaluation, *, rtol):
         return self._ask("renew", evaluation, rtol=rtol)
 
+    looseness = 1.0
+
+    def next_stage(self):
+        return False
+
     def gradient(self, evaluation):
         return self._ask("gradient", evaluation)
 

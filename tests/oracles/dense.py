@@ -181,6 +181,11 @@ class DenseProblem:
         penalty = sum(n**2 / (2 * w) for n, w in zip(nuclear, self.lambdas, strict=True))
         return float(self.C * misfit @ misfit + penalty)
 
+    looseness = 1.0
+
+    def next_stage(self):
+        return False
+
     def certify(self, evaluation):
         Z = evaluation.dual
         top = [np.linalg.norm(unfold(Z, k), 2) for k in range(Z.ndim)]

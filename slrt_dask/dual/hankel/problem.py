@@ -32,11 +32,17 @@ from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
+STAGE_LOOSENESS = 100.0
+CLOSE = 1e-3
+"""A relative deviation from Hankel that needs no further stages."""
+
 
 class HankelProblem:
     """g on the product of spectrahedra, for an engine that holds the embedding's chunks.
 
-    deviation : δ
+    deviation : δ, at the last of the stages
+    stages : larger values of it that lead there, the first one first; the last may not be reached
+        when the parts come close enough to a Hankel tensor before
     offset : what was subtracted from the observations
     """
 
@@ -48,6 +54,7 @@ class HankelProblem:
         cost_weight: float,
         weights: tuple[float, ...],
         deviation: float,
+        stages: tuple[float, ...] = (),
         offset: float = 0.0,
         certificate_rtol: float = 1e-5,
         max_inner_iterations: int = 1000,
@@ -61,7 +68,9 @@ class HankelProblem:
         self.engine = engine
         self.cost_weight = cost_weight
         self.weights = weights
-        self.deviation = deviation
+        self._stages = (*stages, deviation)
+        self.deviation = self._stages[0]
+        self._close = self._final = False
         self.sweeps = 0
         self._offset = offset
         self._max_inner_iterations = max_inner_iterations
@@ -88,6 +97,20 @@ class HankelProblem:
         return None
 
     @property
+    def looseness(self) -> float:
+        """Stages before the last one are solved less exactly; which that is, shows as they end."""
+        last = self._final or self.deviation == self._stages[-1]
+        return 1.0 if last else STAGE_LOOSENESS
+
+    def next_stage(self) -> bool:
+        if self.looseness == 1.0:
+            return False
+        self._final = self._close
+        if not self._final:
+            self.deviation = max(value for value in self._stages if value < self.deviation)
+        return True
+
+    @property
     def notice(self) -> str:
         return ""
 
@@ -96,10 +119,10 @@ class HankelProblem:
         return ()
 
     def progress(self) -> dict[str, Any]:
-        return {"deviation": self.deviation}
+        return {"deviation": self.deviation, "final": float(self._final)}
 
     def go_on(self, progress: dict[str, Any], kept: tuple[VectorHandle, ...]) -> None:
-        self.deviation = progress["deviation"]
+        self.deviation, self._final = progress["deviation"], bool(progress["final"])
 
     def correction(self, evaluation: Evaluation) -> Correction | None:
         return None
@@ -160,6 +183,7 @@ class HankelProblem:
             lambda lower, upper: bounds.are_settled(lower, upper, self._certificate_rtol),
         )
         missed = math.sqrt(products.deviation / products.embedded) if products.embedded else 0.0
+        self._close = missed <= CLOSE
         return bounds.certificate(lower, upper, missed)
 
     def _primal(self, point: Point, row_sums: Point, products: HankelProducts) -> float:
