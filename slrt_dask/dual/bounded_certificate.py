@@ -130,14 +130,14 @@ class BoundedCertificates(DualProblem):
         change = self.engine.new_vector()
         repair = self.engine.run(Repair(self.bounds, rows, change.name, "w"))
         outside = max(violation, -repair.slack)
-        if repair.missed > tolerance:
+        if not repair.missed <= tolerance:
             return None
         if outside <= 0.0:
             return _Feasible(repair, change)
         inner = self.engine.new_vector()
         inside = self.engine.run(Repair(self.bounds, rows, inner.name, None))
         margin = min(inside.slack, self.bounds.margin)
-        if inside.missed > tolerance or margin <= 0.0:
+        if not inside.missed <= tolerance or margin <= 0.0:
             return None
         middle = Middle.of(self.bounds, self.engine.store.shape, inside)
         return _Feasible(repair, change, outside / (outside + margin), middle, inner)

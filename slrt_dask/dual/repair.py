@@ -63,7 +63,7 @@ class _Search:
         self.direction = self.residual.copy()
         self.squares = float(self.residual @ self.residual)
         self.enough = EXACT**2 * self.squares
-        self.iteration, self.stage = 0, self.stage + 1
+        self.iteration, self.stage, self.stiffest = 0, self.stage + 1, 0.0
 
     @property
     def done(self) -> bool:
@@ -72,7 +72,9 @@ class _Search:
     def go_on(self, image: RowVector) -> None:
         image = np.where(self.active, image, 0.0)
         curvature = float(self.direction @ image)
-        if curvature <= 0.0:  # the rest is not in the reach of any change
+        length = float(self.direction @ self.direction)
+        self.stiffest = max(self.stiffest, curvature / length)
+        if curvature <= EXACT * self.stiffest * length:  # the rest is in the reach of no change
             self.iteration = MOST_ITERATIONS
             return
         step = self.squares / curvature
