@@ -4,9 +4,9 @@ For a fixed U the parts of W are free in the span of the factors, W = B v with B
 
     g(U) = min over v of  C ‖(B v − Y)_Ω‖² + ½ ‖v‖²   subject to  lower ≤ B v ≤ upper
 
-That is a least-distance problem (Lawson and Hanson, chapter 23): one call of non-negative least
-squares, which ends after finitely many steps. It knows no centres and
-no penalties.
+and to least ≤ A B v ≤ most where there are rows besides. That is a least-distance problem (Lawson
+and Hanson, chapter 23): one call of non-negative least squares, which ends after finitely many
+steps. It knows no centres and no penalties, and an equality is two inequalities.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def model_operator(shape, point, lambdas):
     return total.reshape(size, size)
 
 
-def solve_bounded(dense, point, lower, upper, where=None):
+def solve_bounded(dense, point, lower, upper, where=None, rows=None):
     """g and W at a point, for a DenseProblem.
 
     lower, upper : numbers, or tensors that can be broadcast to the shape; ±∞ for none
     where : mask of the entries at which the bounds hold; all if None
+    rows : (A, least, most), least ≤ A W ≤ most; A is (m, entries)
     """
     shape, twice_c = dense.mask.shape, 2 * dense.C
     L = model_operator(shape, point, dense.lambdas)
@@ -53,13 +54,19 @@ def solve_bounded(dense, point, lower, upper, where=None):
     d = solve_triangular(R, twice_c * seen.T @ dense.y, trans=1)
     constant = dense.C * dense.y @ dense.y - 0.5 * d @ d
     held = np.ones(shape, dtype=bool) if where is None else where
-    rows, limits = [], []
+    conditions, limits = [], []
     for sign, bound in ((1.0, lower), (-1.0, upper)):
         numbers = np.broadcast_to(np.asarray(bound, dtype=float), shape)
         chosen = (held & np.isfinite(numbers)).reshape(-1)
-        rows.append(sign * B[chosen])
+        conditions.append(sign * B[chosen])
         limits.append(sign * numbers.reshape(-1)[chosen])
-    G, h = np.concatenate(rows), np.concatenate(limits)
+    if rows is not None:
+        matrix, *both = rows
+        for sign, bound in zip((1.0, -1.0), both, strict=True):
+            chosen = np.isfinite(bound)
+            conditions.append(sign * matrix[chosen] @ B)
+            limits.append(sign * bound[chosen])
+    G, h = np.concatenate(conditions), np.concatenate(limits)
     # u = R v − d: the shortest u with A u ≥ b.
     A = solve_triangular(R, G.T, trans=1).T
     b = h - A @ d

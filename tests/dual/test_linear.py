@@ -1,0 +1,215 @@
+"""With linear rows, g and its multipliers are what dense computations say, wherever blocks are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.cluster import ClusterEngine
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.errors import InvalidInput
+from tests.dual.linear_cases import Rows, assert_optimal, solve_rows, some_rows, with_rows
+from tests.dual.test_bounded import bounded_problem, local, one_thread, settled, tensor_of
+
+__all__ = ["local", "one_thread"]
+TIGHT = 1e-10
+
+every_order = pytest.mark.parametrize("order", [2, 3, 4])
+every_kind = pytest.mark.parametrize("kind", [">=", "==", "<="])
+
+
+# ---- what is solved -------------------------------------------------------------------------
+
+
+@every_order
+@every_kind
+@pytest.mark.parametrize("how", ["none", "scanned", "observed"])
+def test_settled_multipliers_are_optimal_and_g_is_the_dense_one(order, kind, how, local, store_of):
+    made = local(order)
+    rows = some_rows(made.dense, made.point, kind)
+    linear = rows.stored(store_of, made.dense.mask.shape)
+    problem = with_rows(made.engine, made.dense, linear, how)
+    evaluation = settled(problem, made.point, TIGHT)
+    assert evaluation.inner.converged
+    assert_optimal(made, problem, evaluation, rows, how)
+    wanted = solve_rows(made.dense, made.point, rows, how).cost
+    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
+    # Rows that cost nothing would prove nothing.
+    free = solve_rows(made.dense, made.point, replace_bounds(rows), how).cost
+    assert evaluation.cost > free * (1 + 1e-4)
+
+
+def replace_bounds(rows):
+    """The same rows, asking for nothing."""
+    none = np.full(len(rows.A), np.inf)
+    return replace(rows, least=-none, most=none)
+
+
+@pytest.mark.parametrize("kind", [">=", "=="])
+def test_rows_may_couple_only_entries_that_were_not_observed(kind, local, store_of):
+    made = local(3)
+    rows = some_rows(made.dense, made.point, kind, where=~made.dense.mask)
+    problem = with_rows(made.engine, made.dense, rows.stored(store_of, made.dense.mask.shape))
+    evaluation = settled(problem, made.point, TIGHT)
+    assert_optimal(made, problem, evaluation, rows, "none")
+    wanted = solve_rows(made.dense, made.point, rows).cost
+    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
+    assert tensor_of(made.engine, evaluation.dual.name)[~made.dense.mask].any()
+
+
+def test_rows_of_two_constraints_of_different_kinds_hold_together(local, store_of):
+    made = local(3)
+    one, other = (some_rows(made.dense, made.point, kind, seed=3) for kind in ("==", ">="))
+    rows = Rows(
+        *(np.concatenate([a[:3], b[3:]]) for a, b in zip(one.parts, other.parts, strict=True))
+    )
+    linear = rows.stored(store_of, made.dense.mask.shape, stores=2)
+    problem = with_rows(made.engine, made.dense, linear, "scanned")
+    evaluation = settled(problem, made.point, TIGHT)
+    assert_optimal(made, problem, evaluation, rows, "scanned")
+    wanted = solve_rows(made.dense, made.point, rows, "scanned").cost
+    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
+
+
+@every_kind
+def test_the_size_of_a_row_does_not_matter(kind, local, store_of):
+    made = local(3)
+    rows = some_rows(made.dense, made.point, kind)
+    factors = 10.0 ** np.linspace(-3, 3, len(rows.A))
+    scaled = Rows(rows.A * factors[:, None], rows.least * factors, rows.most * factors)
+    problem = with_rows(made.engine, made.dense, scaled.stored(store_of, made.dense.mask.shape))
+    wanted = solve_rows(made.dense, made.point, rows).cost
+    assert settled(problem, made.point, TIGHT).cost == pytest.approx(wanted, rel=1e-7)
+
+
+@pytest.mark.parametrize("kind", [">=", "=="])
+@pytest.mark.parametrize("more", ["twice", "sum", "empty"])
+def test_rows_that_say_nothing_new_change_nothing(kind, more, local, store_of):
+    made = local(3)
+    rows = some_rows(made.dense, made.point, kind)
+    added, number = {
+        "twice": (rows.A[:1], rows.least[:1]),
+        "sum": (rows.A[:2].sum(axis=0, keepdims=True), rows.least[:2].sum(keepdims=True)),
+        "empty": (np.zeros((1, rows.A.shape[1])), np.zeros(1)),
+    }[more]
+    longer = Rows.of(np.vstack([added, rows.A]), kind, np.concatenate([number, rows.least]))
+    problem = with_rows(made.engine, made.dense, longer.stored(store_of, made.dense.mask.shape))
+    evaluation = settled(problem, made.point, TIGHT)
+    assert_optimal(made, problem, evaluation, longer, "none")
+    wanted = solve_rows(made.dense, made.point, rows).cost
+    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
+
+
+@pytest.mark.parametrize(("kind", "bound"), [(">=", 0.5), ("==", -0.5), ("<=", -0.5)])
+def test_an_empty_row_that_asks_for_something_is_refused_by_number(kind, bound, local, store_of):
+    made = local(3)
+    rows = some_rows(made.dense, made.point, kind)
+    rows.A[4] = 0.0
+    for side in (rows.least, rows.most):
+        side[4] = bound if np.isfinite(side[4]) else side[4]
+    with pytest.raises(InvalidInput, match=rf"row 4 .* no coefficients but asks for .*{bound}"):
+        with_rows(made.engine, made.dense, rows.stored(store_of, made.dense.mask.shape))
+
+
+def test_rows_that_are_satisfied_anyway_change_nothing(local, store_of):
+    made = local(3)
+    rows = some_rows(made.dense, made.point, ">=")
+    rows = replace(rows, least=rows.least - 100.0)
+    problem = with_rows(made.engine, made.dense, rows.stored(store_of, made.dense.mask.shape))
+    evaluation = settled(problem, made.point, TIGHT)
+    free = made.dense.evaluate(made.point, rtol=0.0, warm=None).cost
+    assert evaluation.cost == pytest.approx(free, rel=1e-9)
+    assert not evaluation.rows.any()
+
+
+def test_in_short_numbers_it_is_so_to_their_precision(local, store_of):
+    made = local(3, precision="float32")
+    rows = some_rows(made.dense, made.point, ">=")
+    linear = rows.stored(store_of, made.dense.mask.shape)
+    problem = with_rows(made.engine, made.dense, linear, "scanned", bound_tolerance=1e-5)
+    evaluation = settled(problem, made.point, 1e-5)
+    assert_optimal(made, problem, evaluation, rows, "scanned", precision=1e-3)
+    wanted = solve_rows(made.dense, made.point, rows, "scanned").cost
+    assert evaluation.cost == pytest.approx(wanted, rel=1e-4)
+
+
+# ---- wherever blocks are --------------------------------------------------------------------
+
+
+def found_by(engine, dense, point, rows, store_of, **options):
+    """What a problem with rows and bounds comes to when its centres have moved once."""
+    linear = rows.stored(store_of, dense.mask.shape, **{"slab_mode": 1, **options})
+    problem = with_rows(engine, dense, linear, "scanned")
+    evaluation = problem.renew(problem.evaluate(point, rtol=TIGHT, warm=None), rtol=TIGHT)
+    certificate = problem.certify(evaluation)
+    return {
+        "cost": np.array(evaluation.cost),
+        "rows": evaluation.rows,
+        "primal": np.array(certificate.primal),
+        "violation": np.array(certificate.violation),
+        "slack": np.array(certificate.complementarity),
+        "dual": tensor_of(engine, evaluation.dual.name),
+        **{f"gradient {k}": part for k, part in enumerate(problem.gradient(evaluation))},
+    }
+
+
+@pytest.fixture(scope="module")
+def reference(store_of):
+    """What one partition on one thread gives."""
+    dense, point = bounded_problem(3)
+    dense.mask[[0, 4]] = False  # slices that have rows but no observations
+    dense = type(dense)(dense.mask, dense.values, (2,) * 3, C=dense.C, lambdas=dense.lambdas)
+    one, other = (some_rows(dense, point, kind, count=8) for kind in ("==", ">="))
+    rows = replace(one, most=np.where(np.arange(8) < 4, one.most, np.inf))
+    rows.least[4:] = other.least[4:]
+    with LocalEngine(store_of(dense.mask, dense.values, slab_mode=0), threads=1) as engine:
+        return dense, point, rows, found_by(engine, dense, point, rows, store_of)
+
+
+def assert_same(found, wanted):
+    assert np.abs(wanted["rows"]).max() > 0.0
+    for name, value in wanted.items():
+        scale = max(np.abs(value).max(), np.abs(wanted["dual"]).max() if name == "rows" else 0.0)
+        np.testing.assert_allclose(found[name], value, rtol=0.0, atol=1e-8 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_results_do_not_depend_on_the_number_of_partitions(parts, store_of, reference):
+    dense, point, rows, wanted = reference
+    store = store_of(dense.mask, dense.values, parts=parts, slab_mode=0)
+    assert len(store.partitions) >= min(parts, 4)  # slices with observations
+    with LocalEngine(store, threads=2) as engine:
+        assert_same(found_by(engine, dense, point, rows, store_of, parts=2), wanted)
+
+
+@pytest.mark.parametrize(("slab_mode", "rows_mode", "stores"), [(1, 2, 1), (2, 1, 2), (0, 0, 3)])
+def test_results_do_not_depend_on_how_rows_and_entries_are_cut(
+    slab_mode, rows_mode, stores, store_of, reference
+):
+    dense, point, rows, wanted = reference
+    store = store_of(dense.mask, dense.values, parts=2, slab_mode=slab_mode)
+    cut = {"slab_mode": rows_mode, "parts": 2, "stores": stores}
+    with LocalEngine(store, threads=1) as engine:
+        assert_same(found_by(engine, dense, point, rows, store_of, **cut), wanted)
+
+
+@pytest.mark.parametrize("parts", [3, 7])
+def test_workers_give_the_local_results(parts, store_of, reference, thread_client):
+    dense, point, rows, wanted = reference
+    store = store_of(dense.mask, dense.values, parts=parts, slab_mode=0)
+    with ClusterEngine(store, thread_client) as engine:
+        assert_same(found_by(engine, dense, point, rows, store_of), wanted)
+
+
+def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
+    store_of, reference, tmp_path
+):
+    dense, point, rows, wanted = reference
+    store = store_of(dense.mask, dense.values, parts=2, slab_mode=0)
+    streaming = Streaming(block_entries=8, directory=str(tmp_path))
+    with LocalEngine(store, threads=1, streaming=streaming) as engine:
+        assert len(engine._share.blocks) > 2
+        assert_same(found_by(engine, dense, point, rows, store_of), wanted)
