@@ -105,12 +105,21 @@ def _together(one: Bounds, other: Bounds) -> Bounds:
             f"bounds along the modes {sorted(modes)} cannot be combined; give them along one mode, "
             f"or as rows of a Linear constraint"
         )
+    lengths = {len(side) for side in _sides(one, other) if isinstance(side, tuple)}
+    if len(lengths) > 1:
+        raise InvalidInput(
+            f"bounds along mode {min(modes)} have different lengths: {sorted(lengths)}"
+        )
     return Bounds(
         _tighter(one.lower, other.lower, np.maximum),
         _tighter(one.upper, other.upper, np.minimum),
         where=one.where,
         mode=next(iter(modes), None),
     )
+
+
+def _sides(*given: Bounds) -> tuple[Any, ...]:
+    return tuple(side for bounds in given for side in (bounds.lower, bounds.upper))
 
 
 def _tighter(one: Any, other: Any, choose: Any) -> Any:
@@ -124,8 +133,9 @@ def _rows(bounds: Bounds) -> list[Linear]:
     places = bounds.where_places
     assert places is not None
     numbers = np.arange(places.shape[1])
-    shape = tuple(int(row.max()) + 1 for row in places)
-    mode, lower, upper = bounds.vectors(shape if bounds.mode is None else _covering(bounds, shape))
+    shape = _covering(bounds, tuple(int(row.max()) + 1 for row in places))
+    bounds.check_shape(shape)
+    mode, lower, upper = bounds.vectors(shape)
     rows = []
     for kind, side in ((">=", lower), ("<=", upper)):
         limits = side[places[mode]]

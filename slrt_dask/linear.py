@@ -92,8 +92,10 @@ class Linear:
         if not isinstance(self.b, str):
             return np.full(count, self.b, dtype=np.float64)
         store, bound = self._opened(self.b, 1), np.full(count, np.nan)
-        if store.shape[0] != count:
-            raise InvalidInput(f"b has {store.shape[0]:,} rows, A has {count:,}")
+        if store.shape != (count, 1):
+            raise InvalidInput(
+                f"b has shape {store.shape}, A has {count:,} rows; give one number for every row"
+            )
         for number in range(len(store.partitions)):
             columns, values = store.read_partition(number)
             bound[columns[0]] = values
@@ -203,10 +205,14 @@ def _checked_rows(given: Any) -> str | Coefficients:
 
 def _coordinates(given: Any) -> tuple[tuple[int, ...], NDArray[np.int64], NDArray[np.float64]]:
     """Shape, index columns and values of a sparse matrix, a sparse tensor or an array."""
-    if hasattr(given, "tocoo"):
+    if getattr(getattr(given, "dtype", None), "kind", "f") == "c":
+        raise InvalidInput(f"A has coefficients of type {given.dtype}; give real numbers")
+    if hasattr(given, "fill_value") and hasattr(given, "asformat"):
+        given = given.asformat("coo")
+    elif hasattr(given, "tocoo"):
         matrix = given.tocoo(copy=True)
         matrix.sum_duplicates()
-        columns = np.stack([matrix.row, matrix.col])
+        columns = np.stack(getattr(matrix, "coords", None) or [matrix.row, matrix.col])
         return matrix.shape, columns.astype(np.int64), np.asarray(matrix.data, dtype=np.float64)
     if hasattr(given, "coords") and hasattr(given, "fill_value"):
         if given.fill_value != 0:
