@@ -54,8 +54,9 @@ def constraint_table(flags: dict[str, Any], given: Any = None) -> Any:
     rows = {key: flags.pop(key) for key in LINEAR if key in flags}
     if rows and "rows" not in rows:
         raise click.UsageError("--bound and --kind say what --rows must come to; give --rows too.")
-    tables = _joined(tables, found, linear=False)
-    return constraints_of(_joined(tables, rows, linear=True)).to_table()
+    tables = _joined(_joined(tables, found, linear=False), rows, linear=True)
+    constraints = constraints_of(tables)
+    return constraints.to_table() if constraints.are_stored else tuple(tables)
 
 
 def _joined(tables: list[dict[str, Any]], flags: dict[str, Any], *, linear: bool) -> list[Any]:
