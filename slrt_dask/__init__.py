@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from slrt_dask.dual.certificate import Certificate
     from slrt_dask.fit import complete, resume
-    from slrt_dask.later import Hankel
+    from slrt_dask.hankel import Hankel
     from slrt_dask.linear import Linear
     from slrt_dask.scoring import Scores, evaluate
 
@@ -34,7 +34,7 @@ _HOMES = {
     "Bounds": "constraints",
     "Certificate": "dual.certificate",
     "Completion": "completion",
-    "Hankel": "later",
+    "Hankel": "hankel",
     "Linear": "linear",
     "Nonnegative": "constraints",
     "ObservationStore": "data",

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from slrt_dask.constraints import Bounds, bounds_of
-from slrt_dask.errors import InvalidInput
+from slrt_dask.errors import InvalidInput, NotYetAvailable
+from slrt_dask.hankel import Hankel, hankel_of
 from slrt_dask.linear import Linear, linear_of
 from slrt_dask.row_patterns import Coefficients
 
 Table = dict[str, Any]
+Constraint = Bounds | Linear | Hankel
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,10 @@ class Constraints:
 
     bounds: Bounds | None = None
     linear: tuple[Linear, ...] = ()
+    hankel: Hankel | None = None
 
     def __bool__(self) -> bool:
-        return self.bounds is not None or bool(self.linear)
+        return bool(self._all)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse what cannot be constraints of a tensor of this shape."""
@@ -42,7 +45,8 @@ class Constraints:
             rows.stored(f"{path}-{number}", shape, slab_mode)
             for number, rows in enumerate(self.linear)
         )
-        return Constraints(None if self.bounds is None else self.bounds.bound_to_store(), linear)
+        bounds = None if self.bounds is None else self.bounds.bound_to_store()
+        return Constraints(bounds, linear, self.hankel)
 
     def to_table(self) -> Table | tuple[Table, ...] | None:
         """As it is written into settings."""
@@ -52,8 +56,9 @@ class Constraints:
         return tables[0] if tables else None
 
     @property
-    def _all(self) -> tuple[Bounds | Linear, ...]:
-        return (*(() if self.bounds is None else (self.bounds,)), *self.linear)
+    def _all(self) -> tuple[Constraint, ...]:
+        alone = [one for one in (self.bounds, self.hankel) if one is not None]
+        return (*alone, *self.linear)
 
 
 def constraints_of(value: Any) -> Constraints:
@@ -64,18 +69,25 @@ def constraints_of(value: Any) -> Constraints:
     single = [_one(item) for item in given]
     bounds = [item for item in single if isinstance(item, Bounds)]
     linear = [item for item in single if isinstance(item, Linear)]
+    hankel = [item for item in single if isinstance(item, Hankel)]
+    if len(hankel) > 1 or (hankel and len(single) > 1):
+        raise NotYetAvailable(
+            "Hankel together with other constraints is not yet available; give it alone"
+        )
     joined, rows = _joined_bounds(bounds)
-    return Constraints(joined, (*linear, *rows))
+    return Constraints(joined, (*linear, *rows), hankel[0] if hankel else None)
 
 
-def _one(value: Any) -> Bounds | Linear:
-    if isinstance(value, (Bounds, Linear)):
+def _one(value: Any) -> Constraint:
+    if isinstance(value, (Bounds, Linear, Hankel)):
         return value
     if not isinstance(value, dict):
         raise InvalidInput(
-            f"constraint is {value!r}; give Nonnegative(…), Bounds(…), Linear(…), a list of these, "
-            f"or leave it out"
+            f"constraint is {value!r}; give Nonnegative(…), Bounds(…), Linear(…) or Hankel(…), a "
+            f"list of these, or leave it out"
         )
+    if "tau" in value:
+        return hankel_of(value)
     return linear_of(value) if "rows" in value else bounds_of(value)
 
 

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask import model_files, model_reads
 from slrt_dask.data.location import StorePath, exists, normal_path
+from slrt_dask.dense_reads import dense_values, read_tensor
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.sampling import dense_chunk
 from slrt_dask.enforcing import Enforced
@@ -99,7 +100,10 @@ class Completion:
 
         Runs on the current dask scheduler: threads, or the active client's workers.
         """
-        return predicted(self.path, self.header, checked_places(indices, self.shape))
+        places = checked_places(indices, self.shape)
+        if self.header.dense:
+            return dense_values(self.path, places)
+        return predicted(self.path, self.header, places)
 
     def to_dask(self, chunks: tuple[int, ...] | None = None, *, enforce: bool = False) -> Any:
         """The whole tensor as a lazy dask array of shape `shape`.
@@ -111,6 +115,8 @@ class Completion:
         if len(sizes) != len(self.shape) or any(size < 1 for size in sizes):
             raise InvalidInput(f"chunks must be {len(self.shape)} positive numbers, not {sizes}")
         grid = da.core.normalize_chunks(sizes, shape=self.shape)
+        if self.header.dense:
+            return self._stored_tensor(grid, enforce)
         return da.map_blocks(
             _chunk_task,
             path=self.path,
@@ -121,6 +127,19 @@ class Completion:
             dtype=np.float64,
             meta=np.zeros((0,) * len(self.shape)),
             name=f"slrt-complete-{tokenize(self.path, self.header.digest, grid, enforce)}",
+        )
+
+    def _stored_tensor(self, grid: Any, enforce: bool) -> Any:
+        if enforce:
+            raise InvalidInput("there is nothing to enforce: a Hankel fit has no other constraint")
+        return da.map_blocks(
+            read_tensor,
+            path=self.path,
+            held=self._held,
+            chunks=grid,
+            dtype=np.float64,
+            meta=np.zeros((0,) * len(self.shape)),
+            name=f"slrt-tensor-{tokenize(self.path, self.header.digest, grid)}",
         )
 
     def to_zarr(

@@ -77,10 +77,18 @@ class FitSettings:
             )
         if self.inner not in ("joint", "alternating"):
             raise InvalidConfig(f"inner is {self.inner!r}; give 'joint' or 'alternating'")
-        if self.constraint is not None and self.method == "rtr":
-            raise InvalidConfig("method 'rtr' does not take constraints; use 'rcg', or 'auto'")
+        if self.constraint is not None and self.tau is None and self.method == "rtr":
+            raise InvalidConfig(
+                "method 'rtr' takes no constraints but Hankel; use 'rcg', or 'auto'"
+            )
         if not _is_whole(self.seed) or self.seed < 0:
             raise InvalidConfig(f"seed is {self.seed!r}; give a whole number, at least 0")
+
+    @property
+    def tau(self) -> tuple[int, ...] | None:
+        """The offsets of a Hankel constraint, if that is what there is."""
+        table = self.constraint
+        return tuple(table["tau"]) if isinstance(table, dict) and "tau" in table else None
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse ranks and weights that cannot be those of a tensor of this shape."""
@@ -91,10 +99,14 @@ class FitSettings:
                     f"{name} must be {len(shape)} numbers for a tensor of shape {shape}, not the "
                     f"{len(given)} numbers {given}"
                 )
-        for mode, (rank, length) in enumerate(zip(self.ranks, shape, strict=True)):
-            if rank > length:
+        tau = self.tau or (1,) * len(shape)
+        for mode, (rank, length, offsets) in enumerate(zip(self.ranks, shape, tau, strict=True)):
+            if rank > length - offsets + 1:
                 raise InvalidInput(
                     f"rank {rank} of mode {mode} is more than the mode's length {length}"
+                    if offsets == 1
+                    else f"rank {rank} of mode {mode} is more than the length of its windows, "
+                    f"{length} − {offsets} + 1"
                 )
 
     def to_dict(self) -> dict[str, Any]:

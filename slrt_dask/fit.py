@@ -16,15 +16,13 @@ import distributed
 import numpy as np
 
 from slrt_dask.checkpoint import Cadence, newest_iteration
-from slrt_dask.combining import Constraints, constraints_of
+from slrt_dask.combining import Constraint, Constraints, constraints_of
 from slrt_dask.completion import Completion, TemporaryPlace, load_completion
 from slrt_dask.config import FitSettings
 from slrt_dask.connection import Connection
-from slrt_dask.constraints import Bounds
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, SlrtError
-from slrt_dask.linear import Linear
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.recovery import persist
@@ -49,7 +47,7 @@ def complete(
     store: ObservationStore,
     ranks: tuple[int, ...] | str,
     *,
-    constraint: Bounds | Linear | Sequence[Bounds | Linear] | None = None,
+    constraint: Constraint | Sequence[Constraint] | None = None,
     C: float | str = "auto",
     lambdas: tuple[float, ...] | None = None,
     method: str = "auto",
@@ -73,10 +71,11 @@ def complete(
 
     ranks : one rank per mode
     constraint : Nonnegative(…), Bounds(…) or Linear(…), or a list of them: what the completed
-        tensor has to satisfy
+        tensor has to satisfy; or Hankel(…): what structure it has
     C, lambdas : weights of the misfit and of the modes; only their products matter. `lambdas=None`
         weighs every mode by its length
-    method : "rcg", "rtr", or "auto" (conjugate gradients: fewer sweeps on every tensor measured)
+    method : "rcg", "rtr", or "auto" (conjugate gradients, which need fewer sweeps on every tensor
+        measured; for Hankel the trust region)
     inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
         multipliers, as in the paper, which takes many more sweeps
     center : fit the deviations from the observed mean
@@ -108,7 +107,7 @@ def complete(
         max_seconds=max_seconds,
         precision=precision,
         seed=seed,
-        constraint={} if constraints else None,
+        constraint=constraints.hankel.to_dict() if constraints.hankel else None,
     )
     settings.check_shape(store.shape)
     if validation is not None and validation.shape != store.shape:
@@ -122,7 +121,7 @@ def complete(
         _connected(client) as connection,
         _stored(constraints, where, store, beside=connection is not None) as table,
     ):
-        settings = replace(settings, constraint=table)
+        settings = replace(settings, constraint=table)  # checked again, with its constraint
         request = Request(store, settings, connection, memory_limit, threads, validation)
         request.plan()
         if where is None and connection is not None:

@@ -3,7 +3,8 @@
 <path>/            group; attribute block `slrt` of kind "completion", marked complete last
 <path>/dual/       the dual entries, in the layout of a store
 <path>/correction/ what to add at the same entries to satisfy a linear constraint, if there is one
-<path>/model/      factors_0 … factors_{K-1}, fibre_sums, and fibre_keys where needed
+<path>/model/      factors_0 … factors_{K-1}, fibre_sums, and fibre_keys where needed; or tensor,
+                   of a Hankel fit, which has no dual entries
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -30,6 +31,7 @@ from slrt_dask.data.layout import (
     write_partition,
 )
 from slrt_dask.dual.certificate import Certificate
+from slrt_dask.dual.hankel.answers import TENSOR_ARRAY, copy_tensor
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import Model, with_empty_row
 from slrt_dask.dual.writing import KEYS_ARRAY, SUMS_ARRAY, read_array, write_array
@@ -48,6 +50,7 @@ class ModelHeader:
     """Everything about a fit but its arrays. `dual` is the header of the dual entries' store.
 
     constraint : its table, or several;  correction : the header of the corrections' store
+    dense : whether the tensor itself is kept, and neither dual entries nor sums
     drawn : how far towards the middle of its bounds the tensor has to go before these are added
     """
 
@@ -63,6 +66,7 @@ class ModelHeader:
     constraint: Any = None
     correction: StoreHeader | None = None
     drawn: float = 0.0
+    dense: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -106,6 +110,7 @@ class ModelHeader:
             "checksums": self.checksums,
             "constraint": self.constraint,
             "drawn": self.drawn,
+            "dense": self.dense,
             "correction_digest": None if self.correction is None else self.correction.digest,
         }
 
@@ -162,6 +167,8 @@ def copy_model(source: str, target: str) -> None:
 
     def copy_sums(path: str) -> dict[str, int]:
         model = zarr.open_group(f"{source}/model", mode="r")
+        if header.dense:
+            copy_tensor(cast("zarr.Array[Any]", model[TENSOR_ARRAY]), path)
         present = [name for name in (SUMS_ARRAY, KEYS_ARRAY) if name in header.checksums]
         copied = {name: write_array(path, name, model[name]) for name in present}
         for name, checksum in copied.items():
@@ -249,6 +256,7 @@ def _header_of(body: dict[str, Any], dual: StoreHeader) -> ModelHeader:
         checksums=body["checksums"],
         constraint=body["constraint"],
         drawn=body["drawn"],
+        dense=body["dense"],
     )
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from slrt_dask import model_files
 from slrt_dask.checkpoint import (
     Cadence,
     Checkpoint,
@@ -18,37 +14,31 @@ from slrt_dask.checkpoint import (
     drop_checkpoint,
     read_checkpoint,
 )
-from slrt_dask.completion import Completion, TemporaryPlace
+from slrt_dask.completion import Completion
 from slrt_dask.config import FitSettings
-from slrt_dask.data.header import StoreHeader
-from slrt_dask.data.location import normal_path
-from slrt_dask.dual.certificate import Certificate
-from slrt_dask.dual.operator import Factors
-from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary
-from slrt_dask.dual.sampling import ValidationError
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.dual.hankel.problem import HankelProblem
+from slrt_dask.dual.problem import Evaluation, InnerSummary
 from slrt_dask.dual.start import spectral_start
-from slrt_dask.dual.working_set import partition_extents
 from slrt_dask.dual.writing import (
-    WriteFibreSums,
     read_dual_files,
     read_places,
     write_dual_files,
-    write_dual_partitions,
 )
 from slrt_dask.engine.base import Engine
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.keeping import MoveObserver, RunObserver
-from slrt_dask.model_files import ModelHeader
 from slrt_dask.monitor import LogObserver
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.optim.accuracy import Accuracy
-from slrt_dask.optim.loop import Outcome, minimise
+from slrt_dask.optim.loop import minimise
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.rcg import ConjugateGradient
 from slrt_dask.optim.records import IterationRecord, Observer
 from slrt_dask.optim.rtr import TrustRegion
 from slrt_dask.optim.stopping import StopRules
-from slrt_dask.posing import problem_of
+from slrt_dask.posing import AnyProblem, problem_of
+from slrt_dask.results import write_result
 from slrt_dask.runs import RunDirectory
 
 logger = logging.getLogger("slrt_dask")
@@ -61,15 +51,15 @@ class Fit:
     """A fit on an engine that holds its observations.
 
     offset : what was subtracted from the observations
-    validated : whether the engine holds observations for validation too
+    validation : held-out observations, if there are any
     newcomers : who tells of workers that have joined, where there are workers
     """
 
     engine: Engine
-    problem: DualProblem
+    problem: AnyProblem
     settings: FitSettings
     offset: float
-    validated: bool
+    validation: ObservationStore | None
     newcomers: Newcomers | None = None
 
     @classmethod
@@ -78,12 +68,12 @@ class Fit:
         engine: Engine,
         settings: FitSettings,
         offset: float,
-        validated: bool,
+        validation: ObservationStore | None,
         newcomers: Newcomers | None = None,
         most_extra: int | None = None,
     ) -> Fit:
         problem = problem_of(engine, settings, offset, most_extra)
-        return cls(engine, problem, settings, offset, validated, newcomers)
+        return cls(engine, problem, settings, offset, validation, newcomers)
 
     def run(
         self,
@@ -104,7 +94,7 @@ class Fit:
         kept = None if run is None else self._kept(run, cadence, state, events)
         outcome = minimise(
             self.problem,
-            METHODS[self.settings.method](accuracy=Accuracy(tightest=self._tightest)),
+            self._method(accuracy=Accuracy(tightest=self._tightest)),
             start,
             StopRules(
                 self.settings.gap_tolerance,
@@ -113,14 +103,20 @@ class Fit:
                 self.settings.max_seconds,
             ),
             observers=[LogObserver(), *([kept] if kept else []), *observers, *self._moving(kept)],
-            validate=self._validation_error if self.validated else None,
+            validate=None if self.validation is None else self._validation_error,
             elapsed=earlier[-1].seconds if earlier else 0.0,
             event="; ".join(events),
         )
         records = (*earlier, *outcome.records)
         if kept is not None:
             records = kept.end(outcome.state, records)
-        return self._written(outcome, records, run)
+        return write_result(self, outcome, records, run)
+
+    @property
+    def _method(self) -> Any:
+        if self.settings.method == "auto" and isinstance(self.problem, HankelProblem):
+            return TrustRegion
+        return METHODS[self.settings.method]
 
     @property
     def _tightest(self) -> float:
@@ -128,9 +124,8 @@ class Fit:
         return 1e-12 if self.settings.precision == "float64" else 1e-6
 
     def _validation_error(self, evaluation: Evaluation) -> float:
-        factors = Factors.of(evaluation.point)
-        program = ValidationError(evaluation.dual.name, factors, self.problem.weights)
-        return float(self.engine.run(program))
+        assert self.validation is not None
+        return self.problem.validation_error(evaluation, self.validation)
 
     # ---- checkpoints ------------------------------------------------------------------------
 
@@ -191,76 +186,6 @@ class Fit:
         inner = InnerSummary(**checkpoint.scalars["inner"])
         point = checkpoint.matrices("point")
         return Evaluation(point, float(checkpoint.scalars["cost"]), inner, dual, checkpoint.rows)
-
-    # ---- the result -------------------------------------------------------------------------
-
-    def _written(
-        self,
-        outcome: Outcome[Any],
-        records: tuple[IterationRecord, ...],
-        run: RunDirectory | None,
-    ) -> Completion:
-        """Write the model where the run is kept, or to a place that goes with the result."""
-        evaluation = cast(Evaluation, outcome.evaluation)
-        held: TemporaryPlace | None
-        if run is None:
-            own = TemporaryPlace()
-            held, path = own, normal_path(Path(own.path) / "completion")
-        else:
-            held, path = run.held, run.prepare_completion()
-        store = self.engine.store.header
-        extents = _joined(self.engine.on_shares(partition_extents))
-        header = ModelHeader(
-            dual=dual_header(store, extents),
-            cost_weight=self.problem.cost_weight,
-            lambdas=self.problem.weights,
-            offset=self.offset,
-            certificate=cast(Certificate, outcome.certificate),
-            stop_reason=outcome.reason,
-            records=records,
-            observations=store.digest,
-            checksums={},
-            constraint=json.loads(json.dumps(self.settings.constraint)),
-        )
-
-        def write_entries(target: str, *, name: str) -> tuple[int, ...]:
-            checksums = _joined(self.engine.on_shares(write_dual_partitions, target, name))
-            return tuple(checksums[number] for number in range(len(store.partitions)))
-
-        def write_sums(group: str) -> dict[str, int]:
-            factors = Factors.of(evaluation.point)
-            program = WriteFibreSums(evaluation.dual.name, factors, store.slab_mode, group)
-            checksums: dict[str, int] = self.engine.run(program)
-            return checksums
-
-        correction = self.problem.correction(evaluation)
-        written = model_files.write_model(
-            path,
-            replace(header, drawn=0.0 if correction is None else correction.drawn),
-            evaluation.point,
-            functools.partial(write_entries, name=evaluation.dual.name),
-            write_sums,
-            None
-            if correction is None
-            else functools.partial(write_entries, name=correction.changes.name),
-        )
-        if run is not None:
-            run.forget_old_completion()
-        return Completion(path, written, evaluation.point, held)
-
-
-def dual_header(store: StoreHeader, extents: dict[int, tuple[int, int, int]]) -> StoreHeader:
-    """The header of a store for dual entries, of which there may be more than observations."""
-    partitions = tuple(
-        replace(part, count=count, first_slice=first, stop_slice=stop)
-        for part, (count, first, stop) in zip(
-            store.partitions, (extents[number] for number in sorted(extents)), strict=True
-        )
-    )
-    entries = sum(part.count for part in partitions)
-    return replace(
-        store, kind="dual", dtype="float64", mean=0.0, digest="", nnz=entries, partitions=partitions
-    )
 
 
 def _joined(parts: list[dict[int, Value]]) -> dict[int, Value]:

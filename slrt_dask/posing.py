@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from slrt_dask.combining import constraints_of
 from slrt_dask.config import FitSettings
 from slrt_dask.constraints import Bounds
+from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.bounds import BoundVectors
 from slrt_dask.dual.coupling import LinearRows, RowStore
+from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.working_set import Places
 from slrt_dask.engine.base import Engine
+from slrt_dask.engine.embedded import EmbeddedStore
+from slrt_dask.kernels.windows import Embedding
 from slrt_dask.linear import Linear
 
+LEAST_PARTS, PART_ENTRIES = 32, 2_000_000
+"""How many chunks an embedded tensor has at least, if it has so many offsets, and how large."""
 BOUND_TOLERANCE = 1e-8
 """By how much of the data's size an entry may miss its bound unseen."""
 
 
+AnyProblem = DualProblem | HankelProblem
+
+
 def problem_of(
     engine: Engine, settings: FitSettings, offset: float, most_extra: int | None = None
-) -> DualProblem:
+) -> AnyProblem:
     """The problem, with or without constraints.
 
     offset : what was subtracted from the observations; bounds move with it
     most_extra : entries beside the observed ones that there is room for
     """
+    if isinstance(engine.store, EmbeddedStore):
+        return _hankel_problem(engine, engine.store, settings, offset)
     weights = settings.lambdas or tuple(float(length) for length in engine.store.shape)
-    certificate_rtol = min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10))
+    certificate_rtol = _certificate_rtol(settings)
     constraints = constraints_of(settings.constraint)
     if not constraints:
         return DualProblem(
@@ -52,6 +65,40 @@ def problem_of(
         most_extra=most_extra,
         certificate_rtol=certificate_rtol,
     )
+
+
+def embedded(store: ObservationStore, settings: FitSettings) -> ObservationStore:
+    """The store as an engine has to hold it: through its embedding, where there is one."""
+    if settings.tau is None:
+        return store
+    embedding = Embedding(store.shape, settings.tau)
+    entries = embedding.offsets * math.prod(embedding.window)
+    # Whatever the workers are: checkpoints are written by partition, and read by other workers.
+    parts = max(LEAST_PARTS, entries // PART_ENTRIES)
+    return EmbeddedStore(store.path, store.header, settings.tau, parts)
+
+
+def _hankel_problem(
+    engine: Engine, store: EmbeddedStore, settings: FitSettings, offset: float
+) -> HankelProblem:
+    hankel = constraints_of(settings.constraint).hankel
+    assert hankel is not None
+    weights = settings.lambdas or tuple(float(length) for length in store.embedding.window)
+    *stages, last = hankel.stages(weights)
+    return HankelProblem(
+        engine,
+        settings.ranks,
+        cost_weight=settings.C,
+        weights=weights,
+        deviation=last,
+        stages=tuple(stages),
+        offset=offset,
+        certificate_rtol=_certificate_rtol(settings),
+    )
+
+
+def _certificate_rtol(settings: FitSettings) -> float:
+    return min(1e-3, max(0.1 * settings.gap_tolerance, 1e-10))
 
 
 def _linear_rows(constraints: tuple[Linear, ...], offset: float) -> LinearRows | None:

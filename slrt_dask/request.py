@@ -25,12 +25,14 @@ from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.costs import CouplingSize
+from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, cluster_places
-from slrt_dask.engine.plan import Plan, plan_fit
+from slrt_dask.engine.plan import Plan, plan_embedded, plan_fit
 from slrt_dask.errors import InvalidInput
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.pipeline import Fit
+from slrt_dask.posing import embedded
 
 logger = logging.getLogger("slrt_dask")
 
@@ -76,7 +78,7 @@ class Request:
                 engine,
                 self.settings,
                 self._offset,
-                self.validation is not None,
+                self.validation,
                 newcomers,
                 plan.extra,
             )
@@ -97,14 +99,19 @@ class Request:
     def _offset(self) -> float:
         return self.store.mean if self.settings.center else 0.0
 
+    @property
+    def _beside(self) -> ObservationStore | None:
+        """Held-out observations that blocks have to hold; those of chunks have no use for them."""
+        return self.validation if self.settings.tau is None else None
+
     def _engine(self, plan: Plan) -> Engine:
         if self.connection is not None:
             return ClusterEngine(
-                self.store,
+                embedded(self.store, self.settings),
                 self.connection.client,
                 precision=self.settings.precision,
                 offset=self._offset,
-                validation=self.validation,
+                validation=self._beside,
                 streamed={
                     str(worker.place.address): worker.block_entries
                     for worker in plan.workers
@@ -117,11 +124,11 @@ class Request:
         if here.block_entries is not None:
             streaming = Streaming(here.block_entries, dask.config.get("temporary-directory", None))
         return LocalEngine(
-            self.store,
+            embedded(self.store, self.settings),
             threads=here.place.threads,
             precision=self.settings.precision,
             offset=self._offset,
-            validation=self.validation,
+            validation=self._beside,
             streaming=streaming,
         )
 
@@ -148,9 +155,12 @@ def plan_of(
 
     constraints = constraints_of(settings.constraint)
     coupling = coupling_of(store, constraints)
+    held = embedded(store, settings)
 
     def planned(places: list[Place], extra: int | None) -> Plan:
         value_bytes = 8 if settings.precision == "float64" else 4
+        if isinstance(held, EmbeddedStore):
+            return plan_embedded(held, settings.ranks, places=places, value_bytes=value_bytes)
         return plan_fit(
             store.header,
             settings.ranks,
@@ -171,7 +181,7 @@ def plan_of(
 
 def working_sets(store: ObservationStore, constraints: Constraints) -> list[int | None]:
     """How many entries beside the observed ones to have room for, the most generous first."""
-    if not constraints:
+    if not constraints or constraints.hankel:
         return [None]
     others = math.prod(store.shape) - store.nnz
     coupled = sum(linear.store.nnz for linear in constraints.linear)

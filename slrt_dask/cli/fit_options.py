@@ -100,6 +100,19 @@ def constraint_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Entries that are bounded: all [default], the observed ones, or a store's.",
             ),
             click.option(
+                "--hankel",
+                "tau",
+                type=WHOLE_NUMBERS,
+                metavar="T,T,…",
+                help="Windows of low rank: offsets in every mode, 1 for a mode without.",
+            ),
+            click.option(
+                "--deviation",
+                type=NumberOrPath(),
+                metavar="auto|NUMBER",
+                help="What missing a Hankel tensor costs: in stages [auto], or a fixed weight.",
+            ),
+            click.option(
                 "--rows",
                 metavar="STORE",
                 help="Linear conditions: coefficients by row number and index, as a store.",

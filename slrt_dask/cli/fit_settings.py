@@ -15,6 +15,7 @@ from slrt_dask.errors import InvalidConfig
 PATHS = ("store", "run", "validation")
 BOUNDS = ("lower", "upper", "where")
 LINEAR = ("rows", "bound", "kind")
+HANKEL = ("tau", "deviation")
 REQUIRED = {"store": "STORE", "ranks": "--ranks", "C": "--C", "run": "--run"}
 
 
@@ -54,17 +55,24 @@ def constraint_table(flags: dict[str, Any], given: Any = None) -> Any:
     rows = {key: flags.pop(key) for key in LINEAR if key in flags}
     if rows and "rows" not in rows:
         raise click.UsageError("--bound and --kind say what --rows must come to; give --rows too.")
-    tables = _joined(_joined(tables, found, linear=False), rows, linear=True)
+    hankel = {key: flags.pop(key) for key in HANKEL if key in flags}
+    for of_kind, key in ((found, None), (rows, "rows"), (hankel, "tau")):
+        tables = _joined(tables, of_kind, key)
     constraints = constraints_of(tables)
     return constraints.to_table() if constraints.are_stored else tuple(tables)
 
 
-def _joined(tables: list[dict[str, Any]], flags: dict[str, Any], *, linear: bool) -> list[Any]:
-    """The tables with flags put into the first that is of their kind, or into one of their own."""
+def _joined(
+    tables: list[dict[str, Any]], flags: dict[str, Any], key: str | None
+) -> list[dict[str, Any]]:
+    """The tables with flags put into the first that is of their kind, or into one of their own.
+
+    key : what tables of that kind have; None for bounds
+    """
     if not flags:
         return tables
     for number, table in enumerate(tables):
-        if ("rows" in table) == linear:
+        if next((name for name in ("rows", "tau") if name in table), None) == key:
             return [*tables[:number], {**table, **flags}, *tables[number + 1 :]]
     return [*tables, flags]
 

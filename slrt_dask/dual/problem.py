@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Bounds, Certificate
 from slrt_dask.dual.inner import ConjugateGradient, InnerOutcome
 from slrt_dask.dual.lanczos import TopEigenvalues
 from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.sampling import ValidationError
 from slrt_dask.dual.sums import DerivativeRowSums, HessianRightHandSide, NormOfObservations, RowSums
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput
@@ -93,7 +95,7 @@ class DualProblem:
         self._manifold = SpectrahedronProduct(tuple(zip(shape, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
         self._eigenvalues = TopEigenvalues()
-        self._norm = _checked_norm(float(engine.run(NormOfObservations())))
+        self._norm = checked_norm(float(engine.run(NormOfObservations())))
 
     @property
     def manifold(self) -> SpectrahedronProduct:
@@ -182,6 +184,12 @@ class DualProblem:
         )
         return bounds.certificate(lower, upper)
 
+    def validation_error(self, evaluation: Evaluation, validation: ObservationStore) -> float:
+        """Root mean square error on held-out observations, which the blocks hold too."""
+        factors = Factors.of(evaluation.point)
+        program = ValidationError(evaluation.dual.name, factors, self.weights)
+        return float(self.engine.run(program))
+
     def correction(self, evaluation: Evaluation) -> Correction | None:
         """What makes the answer satisfy a linear constraint; None where there is no such thing."""
         return None
@@ -226,7 +234,7 @@ class DualProblem:
         return InnerSummary(outcome.iterations, residual, outcome.converged)
 
 
-def _checked_norm(norm: float) -> float:
+def checked_norm(norm: float) -> float:
     """Refuse data so large or small that products of four of them leave the range of a float."""
     if norm != 0.0 and not 1.0 / LARGEST_NORM <= norm <= LARGEST_NORM:
         raise InvalidInput(

@@ -6,16 +6,29 @@ observed values, `U_k ← orth(Y_k Y_kᵀ U_k)`, cost as many sweeps and save ma
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from slrt_dask.dual.problem import DualProblem
-from slrt_dask.optim.manifold import Point
+from slrt_dask.engine.base import VectorHandle
+from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
 SUBSPACE_STEPS = 2
 SMALLEST_WEIGHT = 1e-8
 
 
-def spectral_start(problem: DualProblem, seed: int) -> Point:
+class SpectralProblem(Protocol):
+    """What a start needs of a problem."""
+
+    @property
+    def manifold(self) -> SpectrahedronProduct:
+        """Where the points live."""
+
+    def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
+        """Y_k (Y_kᵀ F_k) for K matrices F_k, dual being None."""
+
+
+def spectral_start(problem: SpectralProblem, seed: int) -> Point:
     """K factors (n_k, r_k) of norm one: leading directions of the observed unfoldings.
 
     Directions are weighted by the square roots of their singular values, which is what minimises

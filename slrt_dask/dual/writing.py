@@ -48,7 +48,10 @@ def write_dual_files(share: Share, directory: str, vectors: tuple[str, ...]) -> 
     """
     checksums = {}
     for number in share.assignment.partitions:
-        extra = np.stack(share.partition_columns(number, extra=True)).astype(np.int64)
+        columns = share.partition_columns(number, extra=True)
+        extra = np.zeros((share.assignment.store.order, 0), dtype=np.int64)
+        if columns:  # chunks of an embedded tensor have none
+            extra = np.stack(columns).astype(np.int64)
         pieces = [np.array([extra.shape[1]]), extra]
         pieces += [share.partition_vector(number, name) for name in vectors]
         checksum = 0

@@ -97,6 +97,19 @@ class Costs:
     coupling: CouplingSize | None = None
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """Entries of every partition."""
+        return tuple(part.count for part in self.header.partitions)
+
+    def slices_of(self, number: int) -> tuple[int, int]:
+        return self.header.slices_of(number)
+
+    @property
+    def exchanged(self) -> int:
+        """Bytes that one worker sends in an iteration."""
+        return self.sums_bytes + (0 if self.coupling is None else 8 * self.coupling.rows)
+
+    @property
     def fibres(self) -> int:
         """How many fibres of the slab mode will be numbered, at most."""
         header = self.header

@@ -7,13 +7,16 @@ with the numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.engine.costs import Costs, CouplingSize, WorkerBytes
+from slrt_dask.engine.embedded import EmbeddedStore
+from slrt_dask.engine.embedded_costs import EmbeddedCosts
 from slrt_dask.engine.placement import Place, assign_partitions
 from slrt_dask.errors import MemoryBudgetExceeded
 
+AnyCosts = Costs | EmbeddedCosts
 LARGEST_STREAMED_BLOCK = 1_000_000
 SMALLEST_STREAMED_BLOCK = 20_000
 
@@ -33,7 +36,7 @@ class WorkerPlan:
         limit = self.place.memory_limit
         return limit is None or self.needed.total <= limit
 
-    def check(self, number: int, slab_mode: int) -> None:
+    def check(self, number: int, slab_mode: int | None) -> None:
         """Raise MemoryBudgetExceeded if this does not fit."""
         if self.fits:
             return
@@ -44,7 +47,8 @@ class WorkerPlan:
             f"{readable(needed.fibre_sums)}, linear rows {readable(needed.rows)}, buffers "
             f"{readable(needed.buffers)}, runtime "
             f"{readable(needed.runtime)}) but may use {readable(limit)}; raise the memory limit, "
-            f"lower the rank of mode {slab_mode}, or give each worker fewer threads"
+            + ("" if slab_mode is None else f"lower the rank of mode {slab_mode}, ")
+            + "or give each worker fewer threads"
         )
 
 
@@ -55,13 +59,14 @@ class Plan:
     workers : the places that get some of them
     exchange_bytes : what crosses between workers in one inner iteration, in all
     driver : bytes in the process that has the plan, where that is not a worker itself
+    slab_mode : the mode along which blocks are cut; None for chunks of an embedded tensor
     better_slab_mode : a mode along which less would cross, if there is one
     extra : entries beside the observed ones that bounds may need; None without bounds
     rows : rows of linear constraints
     """
 
     workers: tuple[WorkerPlan, ...]
-    slab_mode: int
+    slab_mode: int | None
     fibres: int
     exchange_bytes: int
     better_slab_mode: int | None
@@ -93,7 +98,7 @@ class Plan:
             why = f"stored so; along mode {self.better_slab_mode} less would cross"
         lines = [
             f"workers           {self._occupied()}, threads {threads}",
-            f"slab mode         {self.slab_mode} ({self.fibres:,} fibres cross partitions; {why})",
+            self._cut(why),
             f"observations      {readable(needed.observations)} on the fullest worker",
             f"solver state      {readable(needed.state)}",
             *self._working_set(),
@@ -107,6 +112,13 @@ class Plan:
             f"blocks            {self._where()}",
         ]
         return "\n".join(lines)
+
+    def _cut(self, why: str) -> str:
+        if self.slab_mode is None:
+            return f"chunks            {self.partitions} of offsets; {self.fibres:,} entries cross"
+        return (
+            f"slab mode         {self.slab_mode} ({self.fibres:,} fibres cross partitions; {why})"
+        )
 
     def _working_set(self) -> list[str]:
         if self.extra is None:
@@ -155,33 +167,40 @@ def plan_fit(
     coupling : a linear constraint, if there is one
     """
     costs = Costs(header, ranks, value_bytes, held_out, extra, len(places), coupling)
-    shares = assign_partitions([part.count for part in header.partitions], places)
+    best = max(range(len(ranks)), key=lambda mode: header.shape[mode] / ranks[mode])
+    ratio = header.shape[header.slab_mode] / ranks[header.slab_mode]
+    plan = _plan(costs, places, header.slab_mode)
+    return replace(
+        plan,
+        better_slab_mode=best if header.shape[best] / ranks[best] > ratio else None,
+        extra=extra,
+        rows=0 if coupling is None else coupling.rows,
+    )
+
+
+def plan_embedded(
+    store: EmbeddedStore, ranks: tuple[int, ...], *, places: list[Place], value_bytes: int = 8
+) -> Plan:
+    """Plan a fit whose blocks are chunks of an embedded tensor."""
+    return _plan(EmbeddedCosts(store, ranks, value_bytes, len(places)), places, None)
+
+
+def _plan(costs: AnyCosts, places: list[Place], slab_mode: int | None) -> Plan:
+    counts = costs.counts
+    shares = assign_partitions(list(counts), places)
     workers = tuple(
         _planned(costs, place, share) for place, share in zip(places, shares, strict=True) if share
     )
     # Every worker but one sends its partial sums up the tree, and all but one get the total back.
-    rows = 0 if coupling is None else coupling.rows
-    exchange = 2 * (len(workers) - 1) * (costs.sums_bytes + 8 * rows)
-    best = max(range(len(ranks)), key=lambda mode: header.shape[mode] / ranks[mode])
-    ratio = header.shape[header.slab_mode] / ranks[header.slab_mode]
-    better = best if header.shape[best] / ranks[best] > ratio else None
+    exchange = 2 * (len(workers) - 1) * costs.exchanged
     return Plan(
-        workers,
-        header.slab_mode,
-        costs.fibres,
-        exchange,
-        better,
-        len(places),
-        len(header.partitions),
-        costs.driver,
-        extra,
-        rows,
+        workers, slab_mode, costs.fibres, exchange, None, len(places), len(counts), costs.driver
     )
 
 
-def _planned(costs: Costs, place: Place, share: tuple[int, ...]) -> WorkerPlan:
-    entries = sum(costs.header.partitions[number].count for number in share)
-    slices = tuple(costs.header.slices_of(number) for number in share)
+def _planned(costs: AnyCosts, place: Place, share: tuple[int, ...]) -> WorkerPlan:
+    entries = sum(costs.counts[number] for number in share)
+    slices = tuple(costs.slices_of(number) for number in share)
     resident = costs.resident(entries, place.threads, slices)
     if place.memory_limit is None or resident.total <= place.memory_limit:
         return WorkerPlan(place, share, entries, resident, None)
@@ -191,7 +210,7 @@ def _planned(costs: Costs, place: Place, share: tuple[int, ...]) -> WorkerPlan:
 
 
 def _largest_block(
-    costs: Costs, place: Place, entries: int, slices: tuple[tuple[int, int], ...]
+    costs: AnyCosts, place: Place, entries: int, slices: tuple[tuple[int, int], ...]
 ) -> int:
     """The most entries a streamed block may have for everything to fit; the smallest if none."""
     assert place.memory_limit is not None

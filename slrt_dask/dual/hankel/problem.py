@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Bounds, Certificate, nuclear_norm
+from slrt_dask.dual.hankel.answers import HankelValidationError, WithTensor, WriteTensor
 from slrt_dask.dual.hankel.inner import HankelSolve, Setting
-from slrt_dask.dual.hankel.observed import Tensor, observed
+from slrt_dask.dual.hankel.observed import Tensor
 from slrt_dask.dual.hankel.sums import (
     HankelDerivativeRowSums,
     HankelProducts,
@@ -26,7 +28,14 @@ from slrt_dask.dual.hankel.sums import (
 )
 from slrt_dask.dual.inner import InnerOutcome
 from slrt_dask.dual.lanczos import TopEigenvalues
-from slrt_dask.dual.problem import Correction, Evaluation, InnerSummary, check_settings
+from slrt_dask.dual.problem import (
+    Correction,
+    Evaluation,
+    InnerSummary,
+    check_settings,
+    checked_norm,
+)
+from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.errors import InvalidInput
@@ -77,7 +86,7 @@ class HankelProblem:
         self._manifold = SpectrahedronProduct(tuple(zip(window, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
         self._eigenvalues = TopEigenvalues()
-        self._norm = observed(self._store, offset).embedded_norm
+        self._norm = checked_norm(float(engine.run(NormOfObservations())))
 
     @property
     def manifold(self) -> SpectrahedronProduct:
@@ -159,8 +168,21 @@ class HankelProblem:
     # ---- certificate and answer --------------------------------------------------------------
 
     def tensor(self, evaluation: Evaluation) -> Tensor:
-        """W at a point, of the size of the tensor."""
-        return self._measured(evaluation).tensor
+        """W at a point, less the offset; for tensors that the caller wants here."""
+        tensor: Tensor = self.engine.run(
+            WithTensor(evaluation.dual.name, self._setting(evaluation.point))
+        )
+        return tensor
+
+    def validation_error(self, evaluation: Evaluation, validation: ObservationStore) -> float:
+        """Root mean square error on held-out observations."""
+        setting = self._setting(evaluation.point)
+        program = HankelValidationError(evaluation.dual.name, setting, validation)
+        return float(self.engine.run(program))
+
+    def write_tensor(self, evaluation: Evaluation, group: str) -> None:
+        """Write W as an array of a group."""
+        self.engine.run(WriteTensor(evaluation.dual.name, self._setting(evaluation.point), group))
 
     def certify(self, evaluation: Evaluation) -> Certificate:
         """Bounds on the distance to the optimum; nothing has to be repaired where δ > 0."""

@@ -107,7 +107,7 @@ class HankelProducts:
 
     misfit : ‖W_Ω − Y‖²;  deviation : ‖H(W) − Ŵ‖²;  squares : ‖S‖²
     z_dot_z, overlap : ‖H*(S)‖² and ⟨H*(S), Y⟩ on the observations
-    tensor : W = D⁻¹ H*(Ŵ + δS)
+    embedded : ‖H(W)‖², for W = D⁻¹ H*(Ŵ + δS)
     """
 
     misfit: float
@@ -116,7 +116,6 @@ class HankelProducts:
     squares: float
     z_dot_z: float
     overlap: float
-    tensor: Tensor
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ class MeasureHankel(Program):
         return Finished(
             HankelProducts(
                 float(np.vdot(misfit, misfit)), deviation, embedded, squares, message.z_dot_z,
-                message.overlap, message.tensor,
+                message.overlap,
             )
         )  # fmt: skip
 

@@ -1,0 +1,107 @@
+"""The answer of a Hankel problem, W = D⁻¹ H*(Ŵ + δS), made and used at the root of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.dual.hankel.inner import Setting
+from slrt_dask.dual.hankel.observed import Tensor
+from slrt_dask.dual.hankel.operator import add_model, chunk_of, overlap_added
+from slrt_dask.engine.block import Block
+from slrt_dask.engine.program import Finished, Program
+
+TENSOR_ARRAY = "tensor"
+CHUNK_ENTRIES = 2**20
+
+
+@dataclass(frozen=True)
+class WithTensor(Program):
+    """One round after which the root has W."""
+
+    dual: str
+    setting: Setting
+
+    label = "tensor"
+
+    def first(self) -> None:
+        return None
+
+    def step(self, block: Block, message: None, total: Any) -> tuple[Tensor]:
+        setting, embedding = self.setting, self.setting.store.embedding
+        x, w = block.vector(self.dual), block.fresh("w")
+        np.multiply(x, setting.deviation, out=w)
+        add_model(
+            setting.factors, setting.factors, setting.weights, chunk_of(block, embedding, x),
+            chunk_of(block, embedding, w),
+        )  # fmt: skip
+        return (overlap_added(block, embedding, w, total and total[0]),)
+
+    def advance(self, message: None, total: Any) -> Finished:
+        return Finished(self.used(total[0] / self.setting.observed.copies))
+
+    def used(self, tensor: Tensor) -> Any:
+        """What becomes of W, which lacks the offset still."""
+        return tensor
+
+
+@dataclass(frozen=True)
+class HankelValidationError(WithTensor):
+    """Root mean square error on the observations of another store."""
+
+    validation: ObservationStore
+
+    def used(self, tensor: Tensor) -> float:
+        squares = 0.0
+        for number in range(len(self.validation.partitions)):
+            columns, values = self.validation.read_partition(number)
+            errors = tensor[columns] + self.setting.offset - values.astype(np.float64)
+            squares += float(errors @ errors)
+        return math.sqrt(squares / self.validation.nnz)
+
+
+@dataclass(frozen=True)
+class WriteTensor(WithTensor):
+    """Write W, offset included, as an array of a group; every chunk carries its checksum."""
+
+    group: str
+
+    label = "write-tensor"
+
+    def used(self, tensor: Tensor) -> None:
+        array = _tensor_array(self.group, tensor.shape)
+        array[...] = tensor + self.setting.offset
+
+
+def copy_tensor(source: zarr.Array[Any], group: str) -> None:
+    """Copy the tensor of a model to another one, some chunks at a time."""
+    target, rows = _tensor_array(group, source.shape), source.chunks[0]
+    for first in range(0, source.shape[0], rows):
+        target[first : first + rows] = source[first : first + rows]
+
+
+def _tensor_array(group: str, shape: tuple[int, ...]) -> zarr.Array[Any]:
+    return zarr.open_group(group, mode="r+").create_array(
+        TENSOR_ARRAY,
+        shape=shape,
+        chunks=chunk_shape(shape),
+        dtype="float64",
+        # A chunk that was lost must not read as plausible numbers.
+        fill_value=float("nan"),
+        compressors=(ZstdCodec(), Crc32cCodec()),
+    )
+
+
+def chunk_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Chunks of about CHUNK_ENTRIES, the first modes cut first."""
+    sizes = list(shape)
+    for mode, length in enumerate(shape):
+        others = math.prod(sizes) // sizes[mode]
+        sizes[mode] = min(length, max(1, CHUNK_ENTRIES // others))
+    return tuple(sizes)
