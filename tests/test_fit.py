@@ -329,11 +329,6 @@ def test_what_is_to_come_is_refused_by_name(options, small, fit):
         fit(made.store, ranks, **options)
 
 
-def test_documented_names_to_come_say_so():
-    with pytest.raises(NotYetAvailable):
-        slrt.Hankel((2, 2))
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
