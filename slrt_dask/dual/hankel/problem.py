@@ -41,7 +41,7 @@ from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
-STAGE_LOOSENESS = 100.0
+STAGE_LOOSENESS = 1e4
 CLOSE = 1e-3
 """A relative deviation from Hankel that needs no further stages."""
 
