@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,9 @@ def existing_cluster(
 ) -> Iterator[Any]:
     """A client of the scheduler at this address, which has to answer within so many seconds."""
     from distributed import Client
+
+    # A connection that is lost is told once, in our words; dask's account of it is a traceback.
+    logging.getLogger("distributed.batched").setLevel(logging.WARNING)
 
     security = _security(address, certificates)
     _knock(address, security, seconds)

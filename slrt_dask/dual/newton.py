@@ -30,7 +30,8 @@ from slrt_dask.engine.program import Finished
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
 
-MOST_RETREATS = 8
+MOST_RETREATS, MOST_PROJECTIONS = 8, 4
+CLOSER = 0.2
 TIGHTENING = 0.5
 ROUNDING = 1e-13
 PROJECTED = 4.0
@@ -85,7 +86,9 @@ class BoundedSolve(BoundedSteps):
                 "the inner solve met a value that is not a number; look for huge values in the "
                 "data, or a C so large that its products overflow"
             )
-        small = rr <= self.tolerance**2
+        # Once a projection cost too much, the next one is made closer to the solution.
+        goal = (CLOSER**message.projections * self.tolerance) ** 2
+        small = rr <= goal
         rose = primal > message.primal + ROUNDING * abs(message.primal)
         may_retreat = message.retreats < MOST_RETREATS and not message.projected
         if rose and not small and may_retreat:
@@ -94,10 +97,16 @@ class BoundedSolve(BoundedSteps):
             return replace(
                 message, phase="retreat", sums=None, retreats=message.retreats + 1, forcing=forcing
             )
-        if small or message.projected or message.iteration >= self.max_iterations:
+        good = rr <= (PROJECTED if message.projected else 1.0) * self.tolerance**2
+        over = message.iteration >= self.max_iterations
+        if message.projected and not (good or over or message.projections >= MOST_PROJECTIONS):
+            message = replace(message, projected=False)
+        elif small or message.projected or over:
             if impossible:
-                return replace(message, phase="project", sums=None, projected=True)
-            good = rr <= (PROJECTED if message.projected else 1.0) * self.tolerance**2
+                return replace(
+                    message, phase="project", sums=None, projected=True,
+                    projections=message.projections + 1,
+                )  # fmt: skip
             rows = None if message.rows is None else message.rows.x
             outcome = BoundedOutcome(
                 message.iteration, message.sweeps, good, dual, primal, rr, rows
@@ -105,7 +114,7 @@ class BoundedSolve(BoundedSteps):
             if rows is None:
                 return Finished(outcome)
             return replace(message, phase="compose", sums=None, outcome=outcome)
-        target = self.tolerance**2
+        target = goal
         if changed:
             target = max(target, message.forcing**2 * rr)
         return replace(

@@ -63,6 +63,7 @@ class Stage:
     retreats: int = 0
     forcing: float = FORCING
     projected: bool = False
+    projections: int = 0
     then: str = ""
     told: RowVector | None = None
     rows: RowState | None = None
