@@ -1,7 +1,7 @@
-"""The paper's toy experiment: a nonnegative tensor completed, and how fast that converges.
+"""The paper's toy experiments: nonnegative and Hankel completion, and how fast they converge.
 
-    python pipelines/toy/run.py                 prints a table, leaves toy.png
-    python pipelines/toy/run.py --output here.png --seed 3
+    python pipelines/toy/run.py     prints tables, leaves toy-nonnegative.png and toy-hankel.png
+    python pipelines/toy/run.py --structure nonnegative --output pictures --seed 3
 
 A nonnegative tensor of 100 × 100 × 3, of rank five and without noise, is observed at a tenth of its
 entries. The picture has the curves of the paper's figure: gradient norm, and relative duality gap,
@@ -21,6 +21,7 @@ from slrt_dask.config import read_settings
 from slrt_dask.plot import convergence_figure, save_figure
 
 HERE = Path(__file__).parent
+CONFIGS = {"nonnegative": "toy.toml", "hankel": "hankel.toml"}
 SHAPE = (100, 100, 3)
 RANK = 5
 
@@ -39,28 +40,37 @@ def observe(tensor: np.ndarray, seed: int, directory: Path) -> slrt.ObservationS
     return slrt.from_coo(directory / "toy", indices, tensor[tuple(indices)], tensor.shape)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, default=HERE / "toy.toml")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("toy.png"))
-    arguments = parser.parse_args()
-
-    settings = read_settings(arguments.config)
-    tensor = nonnegative_tensor(arguments.seed)
-    with tempfile.TemporaryDirectory() as directory:
-        store = observe(tensor, arguments.seed, Path(directory))
-        done = slrt.complete(store, settings.pop("ranks"), **settings)
-        error = done.to_dask().compute() - tensor
+def report(name: str, done: slrt.Completion, tensor: np.ndarray, output: Path) -> None:
+    """Print how a fit ended, and leave its curves."""
+    error = done.to_dask().compute() - tensor
     first, last = done.records[0], done.records[-1]
     print(done)
     print(f"iterations        {last.iteration}, {sum(row.sweeps for row in done.records)} sweeps")
+    print(f"seconds           {last.seconds:.0f}")
     print(f"gradient norm     {first.gradient_norm:.3g} at first, {last.gradient_norm:.3g} at last")
     print(f"relative gap      {done.certificate.relative_gap:.2g}")
     print(f"violation         {done.certificate.violation:.2g}")
     print(f"RMSE everywhere   {np.sqrt(np.mean(error**2)):.4g}")
-    save_figure(convergence_figure(done.records, title="Nonnegative completion"), arguments.output)
-    print(f"curves            {arguments.output}")
+    save_figure(convergence_figure(done.records, title=f"{name} completion"), output)
+    print(f"curves            {output}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--structure", choices=[*CONFIGS, "both"], default="both")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("."), help="directory of the pictures")
+    arguments = parser.parse_args()
+
+    names = list(CONFIGS) if arguments.structure == "both" else [arguments.structure]
+    tensor = nonnegative_tensor(arguments.seed)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        store = observe(tensor, arguments.seed, Path(directory))
+        for name in names:
+            settings = read_settings(HERE / CONFIGS[name])
+            done = slrt.complete(store, settings.pop("ranks"), **settings)
+            report(name.capitalize(), done, tensor, arguments.output / f"toy-{name}.png")
 
 
 if __name__ == "__main__":
