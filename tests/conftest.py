@@ -26,6 +26,20 @@ for _name, _value in QUIET.items():
     os.environ.setdefault(_variable, str(_value))
 
 
+# Behind these are servers and worker processes that are started once in every process that runs
+# tests; so the tests that use them run in one of these.
+COSTLY = {"process_client", "bucket", "shared", "address"}
+COSTLY_KINDS = {"process", "s3"}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        kinds = {value for value in parameters if isinstance(value, str)}
+        if COSTLY & set(item.fixturenames) or COSTLY_KINDS & kinds:
+            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
 @pytest.fixture(scope="session")
 def store_of(tmp_path_factory):
     """Make a store of a tensor's observed entries, once for each set of arguments.
