@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from slrt_dask.checkpoint import (
     Cadence,
@@ -38,11 +38,10 @@ from slrt_dask.optim.records import IterationRecord, Observer
 from slrt_dask.optim.rtr import TrustRegion
 from slrt_dask.optim.stopping import StopRules
 from slrt_dask.posing import AnyProblem, problem_of
-from slrt_dask.results import write_result
+from slrt_dask.results import joined, write_result
 from slrt_dask.runs import RunDirectory
 
 logger = logging.getLogger("slrt_dask")
-Value = TypeVar("Value")
 METHODS = {"auto": ConjugateGradient, "rcg": ConjugateGradient, "rtr": TrustRegion}
 
 
@@ -162,7 +161,7 @@ class Fit:
     def _write_dual_files(self, directory: str, state: MethodState) -> dict[int, int]:
         vectors = (cast(Evaluation, state.evaluation).dual, *self.problem.kept_vectors)
         names = tuple(vector.name for vector in vectors)
-        return _joined(self.engine.on_shares(write_dual_files, directory, names))
+        return joined(self.engine.on_shares(write_dual_files, directory, names))
 
     def _last_state(self, run: RunDirectory) -> MethodState | None:
         while True:
@@ -186,10 +185,3 @@ class Fit:
         inner = InnerSummary(**checkpoint.scalars["inner"])
         point = checkpoint.matrices("point")
         return Evaluation(point, float(checkpoint.scalars["cost"]), inner, dual, checkpoint.rows)
-
-
-def _joined(parts: list[dict[int, Value]]) -> dict[int, Value]:
-    joined: dict[int, Value] = {}
-    for part in parts:
-        joined.update(part)
-    return joined

@@ -79,7 +79,7 @@ def _write_dual(fit: Fit, path: str, header: ModelHeader, evaluation: Evaluation
     engine, store = fit.engine, fit.engine.store.header
 
     def write_entries(target: str, *, name: str) -> tuple[int, ...]:
-        checksums = _joined(engine.on_shares(write_dual_partitions, target, name))
+        checksums = joined(engine.on_shares(write_dual_partitions, target, name))
         return tuple(checksums[number] for number in range(len(store.partitions)))
 
     def write_sums(group: str) -> dict[str, int]:
@@ -88,7 +88,7 @@ def _write_dual(fit: Fit, path: str, header: ModelHeader, evaluation: Evaluation
         checksums: dict[str, int] = engine.run(program)
         return checksums
 
-    extents = _joined(engine.on_shares(partition_extents))
+    extents = joined(engine.on_shares(partition_extents))
     correction = fit.problem.correction(evaluation)
     return model_files.write_model(
         path,
@@ -125,8 +125,9 @@ def dual_header(store: StoreHeader, extents: dict[int, tuple[int, int, int]]) ->
     )
 
 
-def _joined(parts: list[dict[int, Value]]) -> dict[int, Value]:
-    joined: dict[int, Value] = {}
+def joined(parts: list[dict[int, Value]]) -> dict[int, Value]:
+    """What shares told of their partitions, in one dictionary."""
+    together: dict[int, Value] = {}
     for part in parts:
-        joined.update(part)
-    return joined
+        together.update(part)
+    return together

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from slrt_dask.dual.bounds import BoundedProducts, BoundVectors, MeasureBounded, Mix
-from slrt_dask.dual.certificate import Bounds, Certificate
+from slrt_dask.dual.certificate import Bounds, Certificate, captured
 from slrt_dask.dual.feasible import Answer, Middle
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import Correction, DualProblem, Evaluation
@@ -70,10 +68,7 @@ class BoundedCertificates(DualProblem):
             primal,
             products.z_dot_z / (4 * self.cost_weight),
             products.overlap + worth,
-            tuple(
-                float(np.vdot(factor, totals))
-                for factor, totals in zip(evaluation.point, row_sums, strict=True)
-            ),
+            captured(evaluation.point, row_sums),
             self.weights,
         )
         lower, upper = self._eigenvalues.bounds(

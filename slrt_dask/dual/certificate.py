@@ -126,6 +126,12 @@ class Bounds:
         return max(self.overlap, 0.0) ** 2 / (4 * quadratic) if quadratic > 0.0 else 0.0
 
 
+def captured(point: Point, row_sums: Point) -> tuple[float, ...]:
+    """K values ‖U_kᵀ Z_k‖², given K matrices Z_k (Z_kᵀ U_k)."""
+    pairs = zip(point, row_sums, strict=True)
+    return tuple(float(np.vdot(factor, totals)) for factor, totals in pairs)
+
+
 def nuclear_norm(factor: np.ndarray, totals: np.ndarray) -> float:
     """‖U T‖_* for T = UᵀZ_k, given U (n, r) and Z_k Tᵀ (n, r): only r × r matrices are needed."""
     gram = factor.T @ totals

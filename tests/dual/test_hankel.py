@@ -8,6 +8,7 @@ import distributed
 import numpy as np
 import pytest
 
+from slrt_dask.dual.hankel.observed import observed
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.engine.assignment import Streaming
@@ -126,10 +127,27 @@ def test_g_and_the_tensor_are_the_dense_ones(order, deviation, hankel):
 
 @every_order
 def test_the_projection_is_idempotent_and_its_image_vanishes_off_the_observations(order, hankel):
-    dense = hankel(order).dense
-    P, H = dense.projection(), dense.H
-    np.testing.assert_allclose(P @ P, P, atol=1e-12)
-    np.testing.assert_allclose((H.T @ P)[~dense.seen], 0.0, atol=1e-12)
+    made = hankel(order)
+    store, embedding = made.engine.store, made.engine.store.embedding
+    known = observed(store, 0.0)
+
+    def sums_of(S):
+        sums = np.zeros(embedding.shape)
+        embedding.overlap_add(S, whole(embedding), sums)
+        return sums
+
+    def projected(S):
+        out = S.copy()
+        embedding.embed(-known.beyond(sums_of(S)), whole(embedding), out)
+        return out
+
+    S = np.random.default_rng(7).standard_normal((embedding.offsets, *embedding.window))
+    once = projected(S)
+    np.testing.assert_allclose(
+        once.reshape(-1), made.dense.projection() @ S.reshape(-1), atol=1e-12
+    )
+    np.testing.assert_allclose(projected(once), once, atol=1e-12)
+    np.testing.assert_allclose(sums_of(once)[~made.dense.mask], 0.0, atol=1e-12)
 
 
 def test_a_warm_solve_needs_no_iterations_and_a_loose_one_gives_too_little(hankel):

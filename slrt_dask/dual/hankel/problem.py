@@ -12,10 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.certificate import Bounds, Certificate, nuclear_norm
+from slrt_dask.dual.certificate import Bounds, Certificate, captured, nuclear_norm
 from slrt_dask.dual.hankel.answers import HankelValidationError, WithTensor, WriteTensor
 from slrt_dask.dual.hankel.inner import HankelSolve, Setting
 from slrt_dask.dual.hankel.observed import Tensor
@@ -192,10 +190,7 @@ class HankelProblem:
             self._primal(evaluation.point, row_sums, products),
             products.z_dot_z / (4 * self.cost_weight) + 0.5 * self.deviation * products.squares,
             products.overlap,
-            tuple(
-                float(np.vdot(factor, totals))
-                for factor, totals in zip(evaluation.point, row_sums, strict=True)
-            ),
+            captured(evaluation.point, row_sums),
             self.weights,
         )
         lower, upper = self._eigenvalues.bounds(
