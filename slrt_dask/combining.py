@@ -70,11 +70,14 @@ def constraints_of(value: Any) -> Constraints:
     bounds = [item for item in single if isinstance(item, Bounds)]
     linear = [item for item in single if isinstance(item, Linear)]
     hankel = [item for item in single if isinstance(item, Hankel)]
-    if len(hankel) > 1 or (hankel and len(single) > 1):
-        raise NotYetAvailable(
-            "Hankel together with other constraints is not yet available; give it alone"
-        )
     joined, rows = _joined_bounds(bounds)
+    if len(hankel) > 1:
+        raise InvalidInput("Hankel was given twice; give one, with a tau for every mode")
+    if hankel and (linear or rows):
+        raise NotYetAvailable(
+            "Hankel together with linear rows (or with bounds at several sets of places) is not "
+            "yet available; give it alone or with one set of bounds"
+        )
     return Constraints(joined, (*linear, *rows), hankel[0] if hankel else None)
 
 

@@ -21,6 +21,7 @@ from dask.base import tokenize
 from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask import model_files, model_reads
+from slrt_dask.combining import constraints_of
 from slrt_dask.data.location import StorePath, exists, normal_path
 from slrt_dask.dense_reads import dense_values, read_tensor
 from slrt_dask.dual.certificate import Certificate
@@ -130,8 +131,9 @@ class Completion:
         )
 
     def _stored_tensor(self, grid: Any, enforce: bool) -> Any:
-        if enforce:
+        if enforce and constraints_of(self.header.constraint).bounds is None:
             raise InvalidInput("there is nothing to enforce: a Hankel fit has no other constraint")
+        # Bounds hold as it is stored.
         return da.map_blocks(
             read_tensor,
             path=self.path,

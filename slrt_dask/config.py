@@ -86,9 +86,12 @@ class FitSettings:
 
     @property
     def tau(self) -> tuple[int, ...] | None:
-        """The offsets of a Hankel constraint, if that is what there is."""
-        table = self.constraint
-        return tuple(table["tau"]) if isinstance(table, dict) and "tau" in table else None
+        """The offsets of a Hankel constraint, if there is one."""
+        tables = self.constraint if isinstance(self.constraint, tuple) else (self.constraint,)
+        for table in tables:
+            if isinstance(table, dict) and "tau" in table:
+                return tuple(table["tau"])
+        return None
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse ranks and weights that cannot be those of a tensor of this shape."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from slrt_dask.combining import constraints_of
@@ -13,6 +11,7 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.bounds import BoundVectors
 from slrt_dask.dual.coupling import LinearRows, RowStore
+from slrt_dask.dual.hankel.observed import Box
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.working_set import Places
@@ -21,8 +20,8 @@ from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.kernels.windows import Embedding
 from slrt_dask.linear import Linear
 
-LEAST_PARTS, PART_ENTRIES = 32, 2_000_000
-"""How many chunks an embedded tensor has at least, if it has so many offsets, and how large."""
+MOST_PARTS = 64
+"""Into how many runs its offsets are cut, if there are so many: workers that can share them."""
 BOUND_TOLERANCE = 1e-8
 """By how much of the data's size an entry may miss its bound unseen."""
 
@@ -71,19 +70,18 @@ def embedded(store: ObservationStore, settings: FitSettings) -> ObservationStore
     """The store as an engine has to hold it: through its embedding, where there is one."""
     if settings.tau is None:
         return store
-    embedding = Embedding(store.shape, settings.tau)
-    entries = embedding.offsets * math.prod(embedding.window)
     # Whatever the workers are: checkpoints are written by partition, and read by other workers.
-    parts = max(LEAST_PARTS, entries // PART_ENTRIES)
-    return EmbeddedStore(store.path, store.header, settings.tau, parts)
+    return EmbeddedStore(store.path, store.header, settings.tau, MOST_PARTS)
 
 
 def _hankel_problem(
     engine: Engine, store: EmbeddedStore, settings: FitSettings, offset: float
 ) -> HankelProblem:
-    hankel = constraints_of(settings.constraint).hankel
+    constraints = constraints_of(settings.constraint)
+    hankel = constraints.hankel
     assert hankel is not None
-    weights = settings.lambdas or tuple(float(length) for length in store.embedding.window)
+    window = Embedding(store.shape, store.tau).window
+    weights = settings.lambdas or tuple(float(length) for length in window)
     *stages, last = hankel.stages(weights)
     return HankelProblem(
         engine,
@@ -93,8 +91,16 @@ def _hankel_problem(
         deviation=last,
         stages=tuple(stages),
         offset=offset,
+        box=None if constraints.bounds is None else box_of(constraints.bounds, store.shape),
         certificate_rtol=_certificate_rtol(settings),
     )
+
+
+def box_of(constraint: Bounds, shape: tuple[int, ...]) -> Box:
+    """Bounds as the Hankel problem takes them."""
+    mode, lower, upper = constraint.vectors(shape)
+    constraint.open_where()
+    return Box(mode, tuple(lower.tolist()), tuple(upper.tolist()), constraint.where)
 
 
 def _certificate_rtol(settings: FitSettings) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.block import Block, MemoryVectors
-from slrt_dask.engine.embedded import EmbeddedStore, load_chunks
+from slrt_dask.engine.embedded import EmbeddedStore, load_runs
 
 SMALLEST_BLOCK = 20_000
 """Entries below which a block is not cut further: waking a thread would cost more than it saves."""
@@ -67,7 +67,7 @@ def load_blocks(assignment: Assignment) -> Iterator[Block]:
     blocks small enough for the room there is.
     """
     if isinstance(assignment.store, EmbeddedStore):
-        yield from load_chunks(assignment)
+        yield from load_runs(assignment)
         return
     total = sum(assignment.store.partitions[number].count for number in assignment.partitions)
     for number in assignment.partitions:

@@ -1,7 +1,8 @@
-"""Observations whose blocks are chunks of the Hankel embedding of their tensor.
+"""Observations seen through the Hankel embedding of their tensor.
 
-A chunk is a run of offsets. Its entries come in the order (offset, window), and nothing of it is
-stored anywhere: windows are cut from the tensor when the blocks are made.
+A block is a run of offsets, whose windows it is responsible for, and a piece of the tensor, whose
+entries its vectors have. Windows are cut when they are needed: nothing of the embedding's size is
+ever held.
 """
 
 from __future__ import annotations
@@ -23,67 +24,82 @@ from slrt_dask.kernels.windows import Embedding
 if TYPE_CHECKING:
     from slrt_dask.engine.assignment import Assignment
 
-SMALLEST_CHUNK = 20_000
-"""Entries below which a chunk is not cut further for the sake of threads."""
-
 
 @dataclass(frozen=True, repr=False)
 class EmbeddedStore(ObservationStore):
     """A store, seen through an embedding; its partitions are runs of offsets.
 
     tau : offsets in every mode;  parts : how many partitions there are to be, at most
+
+    Tensors have their modes in `mode_order` here, those with the shortest windows first: matrix
+    products with the windows then have long rows.
     """
 
     tau: tuple[int, ...] = ()
     parts: int = 1
 
     @property
+    def mode_order(self) -> tuple[int, ...]:
+        window = Embedding(self.shape, self.tau).window
+        return tuple(sorted(range(len(window)), key=lambda mode: window[mode]))
+
+    @property
     def embedding(self) -> Embedding:
-        return Embedding(self.shape, self.tau)
+        """Of the tensor with its modes in `mode_order`."""
+        return Embedding(
+            tuple(self.shape[mode] for mode in self.mode_order),
+            tuple(self.tau[mode] for mode in self.mode_order),
+        )
 
     @property
     def partitions(self) -> tuple[PartitionInfo, ...]:
-        embedding = self.embedding
-        size, parts = math.prod(embedding.window), min(self.parts, embedding.offsets)
-        edges = [part * embedding.offsets // parts for part in range(parts + 1)]
+        """Runs of offsets, with how many entries of the tensor each has a piece of."""
+        offsets, entries = self._edges(math.prod(self.tau)), self._edges(math.prod(self.shape))
         return tuple(
-            PartitionInfo(f"offsets{first}", (stop - first) * size, first, stop)
-            for first, stop in itertools.pairwise(edges)
+            PartitionInfo(f"offsets{first}", stop_entry - first_entry, first, stop)
+            for (first, stop), (first_entry, stop_entry) in zip(
+                itertools.pairwise(offsets), itertools.pairwise(entries), strict=True
+            )
         )
 
+    def piece(self, block: Block) -> slice:
+        """Which entries of the flattened tensor a block's vectors are of."""
+        first = self._edges(math.prod(self.shape))[block.partition] + block.position
+        return slice(first, first + block.entries)
+
     def dense(self, offset: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The observations less an offset, zero elsewhere, and where they are; of `shape`."""
-        values, seen = np.zeros(self.shape), np.zeros(self.shape, dtype=np.bool_)
+        """The observations less an offset, zero elsewhere, and where they are."""
+        shape = self.embedding.shape
+        values, seen = np.zeros(shape), np.zeros(shape, dtype=np.bool_)
         plain = ObservationStore(self.path, self.header)
         for number in range(len(self.header.partitions)):
             columns, numbers = plain.read_partition(number)
-            values[columns] = numbers.astype(np.float64) - offset
-            seen[columns] = True
+            turned = tuple(columns[mode] for mode in self.mode_order)
+            values[turned] = numbers.astype(np.float64) - offset
+            seen[turned] = True
         return values, seen
 
+    def _edges(self, count: int) -> list[int]:
+        parts = min(self.parts, math.prod(self.tau), math.prod(self.shape))
+        return [part * count // parts for part in range(parts + 1)]
 
-def load_chunks(assignment: Assignment) -> Iterator[Block]:
+
+def load_runs(assignment: Assignment) -> Iterator[Block]:
     """The blocks of an assignment to an embedded store."""
     store = assignment.store
     assert isinstance(store, EmbeddedStore)
-    embedding, (values, _) = store.embedding, store.dense(assignment.offset)
-    size, total = math.prod(embedding.window), 0
-    total = sum(store.partitions[number].count for number in assignment.partitions)
+    flat = store.dense(assignment.offset)[0].reshape(-1)
+    wanted = math.ceil(assignment.threads / max(1, len(assignment.partitions)))
     for number in assignment.partitions:
         part = store.partitions[number]
-        if assignment.streaming is None:
-            wanted = max(1, round(assignment.threads * part.count / total))
-            pieces = min(wanted, max(1, part.count // SMALLEST_CHUNK))
-        else:
-            pieces = math.ceil(part.count / assignment.streaming.block_entries)
         offsets = range(part.first_slice, part.stop_slice)
-        pieces = min(pieces, len(offsets))
-        edges = [piece * len(offsets) // pieces for piece in range(pieces + 1)]
-        for first, stop in itertools.pairwise(edges):
-            run = offsets[first:stop]
-            chunk = np.zeros((len(run), *embedding.window), dtype=assignment.precision)
-            embedding.embed(values, run, chunk)
-            yield Block(
-                (), MemoryVectors(chunk.reshape(-1)), number, first * size,
-                slices=(run.start, run.stop),
+        pieces = max(1, min(wanted, len(offsets), part.count))
+        for piece in range(pieces):
+            run = offsets[len(offsets) * piece // pieces : len(offsets) * (piece + 1) // pieces]
+            first, stop = part.count * piece // pieces, part.count * (piece + 1) // pieces
+            block = Block(
+                (), MemoryVectors(np.zeros(stop - first, dtype=assignment.precision)), number,
+                first, slices=(run.start, run.stop),
             )  # fmt: skip
+            block.values[:] = flat[store.piece(block)]
+            yield block

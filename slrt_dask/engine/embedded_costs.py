@@ -1,25 +1,27 @@
-"""What each part of a Hankel fit costs in bytes: chunks of the embedding, and sums of W's size."""
+"""What each part of a Hankel fit costs in bytes: tensors like W, and a few windows at a time."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from slrt_dask.engine.costs import DRIVER_FACTORS, ROOMS, RUNTIME_BYTES, WorkerBytes
+from slrt_dask.engine.costs import DRIVER_FACTORS, RUNTIME_BYTES, WorkerBytes
 from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.exchange import FAN_IN
+from slrt_dask.kernels.windows import BATCH_ENTRIES
 
-SOLVER_VECTORS = 5
-"""Of a conjugate gradient iteration: r, p, s, w and the model's image of r."""
-KEPT_VECTORS = 5
-"""Duals of the accepted and the trial point, one being refined, and two of a Hessian product."""
-OPEN_VECTORS = 7
-"""Vectors of a chunk that one step has in hand at most."""
-ROOT_TENSORS = 12
-"""At the root of a run: observations, mask, copies, H* of the residual and of its image, what is
-told, and what is made of these."""
-BATCH_BYTES = 6 * 8 * 2**17
-"""Of a thread that contracts a part of a chunk: the part, unfolded, and what is made of it."""
+KEPT_VECTORS = 6
+"""Pieces of W at the accepted and the trial point, one being refined, two of a Hessian product, and
+what a certificate takes off."""
+TOLD_TENSORS = 2
+"""Tensors that a worker is told in a round."""
+GATHERED_TENSORS = 3
+"""Tensors that are put together from pieces, or summed up, in a round."""
+ROOT_TENSORS = 16
+"""At the root of a run: observations, mask, copies and bounds; the solver's own; what is made of
+them."""
+WINDOW_BUFFERS = 12
+"""Arrays of a batch of windows that a thread has in hand: windows, their parts, what is made."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,16 @@ class EmbeddedCosts:
     def resident(
         self, entries: int, threads: int, slices: tuple[tuple[int, int], ...] = ()
     ) -> WorkerBytes:
-        """With all chunks in memory."""
-        state = entries * (SOLVER_VECTORS + KEPT_VECTORS) * self.value_bytes
+        """With everything in memory, which is not much: the embedding itself is never held."""
+        state = entries * KEPT_VECTORS * self.value_bytes
+        arriving = min(FAN_IN, self.workers - 1)
+        sums = GATHERED_TENSORS * (threads + 1 + arriving) + TOLD_TENSORS + ROOT_TENSORS
+        batch = max(BATCH_ENTRIES, math.prod(self.store.embedding.window)) * 8
         return WorkerBytes(
-            entries * self.value_bytes, state, self._sums(threads), threads * BATCH_BYTES
+            entries * self.value_bytes,
+            state,
+            sums * self._tensor,
+            threads * WINDOW_BUFFERS * batch,
         )
 
     def streamed(
@@ -71,21 +79,9 @@ class EmbeddedCosts:
         block_entries: int,
         slices: tuple[tuple[int, int], ...] = (),
     ) -> WorkerBytes:
-        """With chunks of about this many entries in files."""
-        window = math.prod(self.store.embedding.window)
-        # A window is never cut.
-        held = ROOMS * threads * min(max(block_entries, window), entries) * self.value_bytes
-        kept = (SOLVER_VECTORS + KEPT_VECTORS + 1) * self.value_bytes
-        return WorkerBytes(
-            held, OPEN_VECTORS * held, self._sums(threads), threads * BATCH_BYTES,
-            scratch=entries * kept,
-        )  # fmt: skip
+        """Files would not help: there is nothing large that is kept."""
+        return self.resident(entries, threads, slices)
 
     @property
     def _tensor(self) -> int:
         return 8 * math.prod(self.store.shape)
-
-    def _sums(self, threads: int) -> int:
-        """Sums of the tensor's size: two of every thread, those that arrive, and the root's own."""
-        arriving = min(FAN_IN, self.workers - 1)
-        return (2 * (threads + 1 + arriving) + ROOT_TENSORS) * self._tensor

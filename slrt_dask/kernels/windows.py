@@ -3,7 +3,7 @@
     H(W)[a_1, b_1, …, a_K, b_K] = W[a_1 + b_1, …, a_K + b_K],     a_k < τ_k,  b_k < n_k − τ_k + 1
 
 For one offset a = (a_1, …, a_K) that is a window of W. Offsets are numbered in C order; chunks of
-the embedded tensor are runs of offsets, arrays (offsets, windows' shape).
+the embedded tensor are runs of offsets, arrays (offsets, window).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from slrt_dask.errors import InvalidInput
 
 Tensor = NDArray[np.floating[Any]]
+BATCH_ENTRIES = 2**17
+"""Entries of windows that are worked on at once: what is made of them stays in a cache."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +74,18 @@ class Embedding:
             box = (slice(int(a), int(a) + m) for a, m in zip(first, self.window, strict=True))
             yield number, tuple(box)
 
-    def embed(self, tensor: Tensor, offsets: range, out: Tensor) -> None:
-        """out += H(tensor) at some offsets, out being (offsets, window)."""
-        for number, box in self.windows(offsets):
-            out[number] += tensor[box]
 
-    def overlap_add(self, chunk: Tensor, offsets: range, out: Tensor) -> None:
-        """out += H*(chunk), out being of the tensor's shape."""
-        for number, box in self.windows(offsets):
-            out[box] += chunk[number]
-
-
-def unfolded(chunk: Tensor, mode: int) -> Tensor:
-    """The mode-2k unfolding of a chunk, (window's length in the mode, all else): a copy."""
-    moved = np.moveaxis(chunk, mode + 1, 0)
-    return moved.reshape(moved.shape[0], -1)
+def cut_windows(
+    embedding: Embedding, tensor: Tensor, offsets: range, dtype: Any = np.float64
+) -> Tensor:
+    """H(tensor) at some offsets, (offsets, window)."""
+    out: Tensor = np.empty((len(offsets), *embedding.window), dtype=dtype)
+    for number, box in embedding.windows(offsets):
+        out[number] = tensor[box]
+    return out
 
 
-def add_folded(matrix: Tensor, mode: int, out: Tensor) -> None:
-    """out += a matrix that is the unfolding of something like it."""
-    moved = np.moveaxis(out, mode + 1, 0)
-    moved += matrix.reshape(moved.shape)
+def overlap_add(embedding: Embedding, windows: Tensor, offsets: range, out: Tensor) -> None:
+    """out += H*(windows), out being of the tensor's shape."""
+    for number, box in embedding.windows(offsets):
+        out[box] += windows[number]

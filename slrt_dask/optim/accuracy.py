@@ -90,10 +90,10 @@ class Accuracy:
 def measured_scale(loose: Evaluation, tight: Evaluation) -> float:
     """A lower estimate of the noise scale from two solves at one point; 0 where they tell nothing.
 
-    A rise within rounding of the cost is no rise.
+    A change within rounding of the cost is none.
     """
     shrunk = loose.inner.residual**2 - tight.inner.residual**2
-    rise = tight.cost - loose.cost
-    if not (shrunk > 0.0 and rise > 32.0 * sys.float_info.epsilon * abs(tight.cost)):
+    change = abs(tight.cost - loose.cost)
+    if not (shrunk > 0.0 and change > 32.0 * sys.float_info.epsilon * abs(tight.cost)):
         return 0.0
-    return rise / shrunk
+    return change / shrunk

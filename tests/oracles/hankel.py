@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.optimize
 
 from tests.oracles.bounded import model_operator
 
@@ -65,3 +66,18 @@ class DenseHankel:
         embedded = self.model(point) @ S + self.deviation * S
         W = H.T @ embedded / H.sum(axis=0)
         return W.reshape(self.mask.shape), np.abs(H @ W - embedded).max()
+
+    def bounded(self, point, lower, upper):
+        """The minimum over W within bounds, and W, by a bounded least-squares solver."""
+        H, M = self.H, self.model(point) + self.deviation * np.eye(len(self.H))
+        quadratic = H.T @ np.linalg.solve(M, H) + np.diag(2.0 * self.C * self.seen)
+        y = np.where(self.seen, self.values.reshape(-1), 0.0)
+        root = np.linalg.cholesky(quadratic).T
+        target = np.linalg.solve(root.T, 2.0 * self.C * y)
+        found = scipy.optimize.lsq_linear(
+            root, target, (lower.reshape(-1), upper.reshape(-1)), method="bvls", tol=1e-14
+        )
+        W = found.x
+        cost = self.C * np.sum((W - y)[self.seen] ** 2)
+        cost += 0.5 * (H @ W) @ np.linalg.solve(M, H @ W)
+        return cost, W.reshape(self.mask.shape)

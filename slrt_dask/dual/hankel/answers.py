@@ -1,4 +1,4 @@
-"""The answer of a Hankel problem, W = D⁻¹ H*(Ŵ + δS), made and used at the root of a run."""
+"""The answer of a Hankel problem, put together and used at the root of a run."""
 
 from __future__ import annotations
 
@@ -11,43 +11,35 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.hankel.inner import Setting
+from slrt_dask.dual.hankel.inner import OnTensors, Told
 from slrt_dask.dual.hankel.observed import Tensor
-from slrt_dask.dual.hankel.operator import add_model, chunk_of, overlap_added
-from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished
 
 TENSOR_ARRAY = "tensor"
 CHUNK_ENTRIES = 2**20
 
 
 @dataclass(frozen=True)
-class WithTensor(Program):
+class WithTensor(OnTensors):
     """One round after which the root has W."""
 
-    dual: str
-    setting: Setting
+    vector: str
 
     label = "tensor"
 
-    def first(self) -> None:
-        return None
+    @property
+    def gathered(self) -> tuple[str, ...]:
+        return (self.vector,)
 
-    def step(self, block: Block, message: None, total: Any) -> tuple[Tensor]:
-        setting, embedding = self.setting, self.setting.store.embedding
-        x, w = block.vector(self.dual), block.fresh("w")
-        np.multiply(x, setting.deviation, out=w)
-        add_model(
-            setting.factors, setting.factors, setting.weights, chunk_of(block, embedding, x),
-            chunk_of(block, embedding, w),
-        )  # fmt: skip
-        return (overlap_added(block, embedding, w, total and total[0]),)
-
-    def advance(self, message: None, total: Any) -> Finished:
-        return Finished(self.used(total[0] / self.setting.observed.copies))
+    def advance(self, message: Told, total: Any) -> Finished:
+        setting = self.setting
+        tensor = total[0] + setting.offset
+        if setting.box is not None:  # to the last bit, which the offset may have cost
+            tensor = np.clip(tensor, *setting.box.of(setting.store, setting.observed.seen))
+        return Finished(self.used(tensor.transpose(np.argsort(setting.store.mode_order))))
 
     def used(self, tensor: Tensor) -> Any:
-        """What becomes of W, which lacks the offset still."""
+        """What becomes of W."""
         return tensor
 
 
@@ -61,14 +53,14 @@ class HankelValidationError(WithTensor):
         squares = 0.0
         for number in range(len(self.validation.partitions)):
             columns, values = self.validation.read_partition(number)
-            errors = tensor[columns] + self.setting.offset - values.astype(np.float64)
+            errors = tensor[columns] - values.astype(np.float64)
             squares += float(errors @ errors)
         return math.sqrt(squares / self.validation.nnz)
 
 
 @dataclass(frozen=True)
 class WriteTensor(WithTensor):
-    """Write W, offset included, as an array of a group; every chunk carries its checksum."""
+    """Write W as an array of a group; every chunk carries its checksum."""
 
     group: str
 
@@ -76,7 +68,7 @@ class WriteTensor(WithTensor):
 
     def used(self, tensor: Tensor) -> None:
         array = _tensor_array(self.group, tensor.shape)
-        array[...] = tensor + self.setting.offset
+        array[...] = tensor
 
 
 def copy_tensor(source: zarr.Array[Any], group: str) -> None:

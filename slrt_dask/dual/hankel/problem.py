@@ -3,28 +3,27 @@
     g(U) = max_S ⟨H*(S), Y⟩ − ‖H*(S)‖²/(4C) − δ/2 ‖S‖² − Σ_k λ_k/2 ‖U_kᵀ S_{2k}‖²
 
 subject to H*(S) = 0 where nothing was observed. Its primal lets the parts V^k of the embedded
-tensor miss the Hankel tensor H(W) at a price of 1/(2δ) a square; δ = 0 is the exact constraint. The
-completed tensor is W = D⁻¹ H*(Ŵ + δS), Ŵ = Σ_k λ_k S ×_{2k} U_kU_kᵀ.
+tensor miss the Hankel tensor H(W) at a price of 1/(2δ) a square; δ = 0 is the exact constraint. For
+given factors S = M⁻¹ H(W), so the completed tensor W, which is small, stands for S everywhere.
+Bounds on W only bound the variables of the inner problem.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.certificate import Bounds, Certificate, captured, nuclear_norm
+from slrt_dask.dual.certificate import Certificate, captured, nuclear_norm
 from slrt_dask.dual.hankel.answers import HankelValidationError, WithTensor, WriteTensor
-from slrt_dask.dual.hankel.inner import HankelSolve, Setting
-from slrt_dask.dual.hankel.observed import Tensor
+from slrt_dask.dual.hankel.certificate import HankelBounds, HankelProducts, MeasureHankel
+from slrt_dask.dual.hankel.inner import HankelOutcome, HankelSolve, Setting
+from slrt_dask.dual.hankel.observed import Box, Tensor
 from slrt_dask.dual.hankel.sums import (
     HankelDerivativeRowSums,
-    HankelProducts,
     HankelRightHandSide,
     HankelRowSums,
-    MeasureHankel,
 )
-from slrt_dask.dual.inner import InnerOutcome
 from slrt_dask.dual.lanczos import TopEigenvalues
 from slrt_dask.dual.problem import (
     Correction,
@@ -37,20 +36,23 @@ from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.errors import InvalidInput
+from slrt_dask.kernels.windows import Embedding
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
+Value = TypeVar("Value")
 STAGE_LOOSENESS = 1e4
 CLOSE = 1e-3
 """A relative deviation from Hankel that needs no further stages."""
 
 
 class HankelProblem:
-    """g on the product of spectrahedra, for an engine that holds the embedding's chunks.
+    """g on the product of spectrahedra, for an engine that holds an embedded store.
 
     deviation : δ, at the last of the stages
     stages : larger values of it that lead there, the first one first; the last may not be reached
         when the parts come close enough to a Hankel tensor before
     offset : what was subtracted from the observations
+    box : bounds on W, in the units of the data
     """
 
     def __init__(
@@ -63,12 +65,13 @@ class HankelProblem:
         deviation: float,
         stages: tuple[float, ...] = (),
         offset: float = 0.0,
+        box: Box | None = None,
         certificate_rtol: float = 1e-5,
         max_inner_iterations: int = 1000,
     ) -> None:
         assert isinstance(engine.store, EmbeddedStore)
         self._store = engine.store
-        window = self._store.embedding.window
+        window = Embedding(self._store.shape, self._store.tau).window
         check_settings(window, ranks, cost_weight, weights)
         if not (math.isfinite(deviation) and deviation >= 0.0):
             raise InvalidInput(f"the deviation is {deviation}; give a number, at least 0")
@@ -79,26 +82,26 @@ class HankelProblem:
         self.deviation = self._stages[0]
         self._close = self._final = False
         self.sweeps = 0
-        self._offset = offset
+        self._offset, self._box = offset, box
         self._max_inner_iterations = max_inner_iterations
         self._manifold = SpectrahedronProduct(tuple(zip(window, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
         self._eigenvalues = TopEigenvalues()
-        self._norm = checked_norm(float(engine.run(NormOfObservations())))
+        checked_norm(float(engine.run(NormOfObservations())))
 
     @property
     def manifold(self) -> SpectrahedronProduct:
         return self._manifold
 
     def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
-        """Solve the inner problem at a point to ‖r‖ ≤ rtol ‖H(Y)‖, from the dual of `warm`."""
-        outcome, dual = self._solve(
-            self._setting(point), None if warm is None else warm.dual, rtol * self._norm
+        """Solve for W at a point to a relative residual, from the tensor of `warm`."""
+        setting, solution = self._setting(point), self.engine.new_vector()
+        start = None if warm is None else warm.dual.name
+        outcome = self._solved(
+            HankelSolve(setting, solution.name, start, rtol, self._max_inner_iterations)
         )
-        cost = 0.5 * (outcome.b_dot_x + outcome.r_dot_x)
-        residual = math.sqrt(outcome.r_dot_r) / self._norm if self._norm > 0.0 else 0.0
-        inner = InnerSummary(outcome.iterations, residual, outcome.converged)
-        return Evaluation(point, cost, inner, dual)
+        inner = InnerSummary(outcome.iterations, outcome.residual, outcome.converged)
+        return Evaluation(point, outcome.cost, inner, solution)
 
     def renew(self, evaluation: Evaluation, *, rtol: float) -> Evaluation | None:
         return None
@@ -136,123 +139,128 @@ class HankelProblem:
 
     def gradient(self, evaluation: Evaluation) -> Point:
         """∇_k g = −λ_k S_{2k} (S_{2k}ᵀ U_k)."""
-        return self._weighted(self.row_sums(evaluation.dual, evaluation.point))
+        totals = self.row_sums(evaluation.dual, evaluation.point)
+        return tuple(-weight * total for weight, total in zip(self.weights, totals, strict=True))
 
     def hessian(self, evaluation: Evaluation, direction: Point, *, rtol: float) -> Point:
         """The derivative of the gradient along a direction; one more solve of the same system."""
-        setting, target = self._setting(evaluation.point), self.engine.new_vector()
-        norm = float(
-            self.engine.run(
-                HankelRightHandSide(evaluation.dual.name, target.name, setting, direction)
+        setting, along = self._setting(evaluation.point), self._turned(direction)
+        target, moved = self.engine.new_vector(), self.engine.new_vector()
+        at = evaluation.dual.name
+        self.engine.run(HankelRightHandSide(setting, at, target.name, along))
+        self._solved(
+            HankelSolve(
+                setting, moved.name, None, rtol, self._max_inner_iterations, target.name, at
             )
         )
-        _, dual_dot = self._solve(setting, None, rtol * norm, target)
-        self.sweeps += 4
-        totals = self.engine.run(
-            HankelDerivativeRowSums(
-                evaluation.dual.name, dual_dot.name, evaluation.point, direction,
-                self._store.embedding,
-            )
-        )  # fmt: skip
+        self.sweeps += 3
+        totals = self.engine.run(HankelDerivativeRowSums(setting, at, moved.name, along))
         return self._weighted(totals)
 
-    def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
-        """S_{2k} (S_{2k}ᵀ F_k) for K matrices F_k; H(Y) takes the place of S if None."""
+    def row_sums(
+        self,
+        dual: VectorHandle | None,
+        matrices: Point,
+        at: Point | None = None,
+        less: VectorHandle | None = None,
+    ) -> Point:
+        """S_{2k} (S_{2k}ᵀ F_k) for K matrices F_k; H(Y) takes the place of S if there is no dual.
+
+        at : the factors with which S was made;  less : of what H is taken off S
+        """
         self.sweeps += 1
-        name = None if dual is None else dual.name
-        totals: Point = self.engine.run(HankelRowSums(name, matrices, self._store.embedding))
-        return totals
+        program = HankelRowSums(
+            self._setting(matrices if at is None else at),
+            None if dual is None else dual.name,
+            None if less is None else less.name,
+            self._turned(matrices),
+        )
+        return self._returned(self.engine.run(program))
 
     # ---- certificate and answer --------------------------------------------------------------
 
     def tensor(self, evaluation: Evaluation) -> Tensor:
-        """W at a point, less the offset; for tensors that the caller wants here."""
-        tensor: Tensor = self.engine.run(
-            WithTensor(evaluation.dual.name, self._setting(evaluation.point))
-        )
+        """W at a point; for tensors that the caller wants here."""
+        program = WithTensor(self._setting(evaluation.point), evaluation.dual.name)
+        tensor: Tensor = self.engine.run(program)
         return tensor
 
     def validation_error(self, evaluation: Evaluation, validation: ObservationStore) -> float:
         """Root mean square error on held-out observations."""
         setting = self._setting(evaluation.point)
-        program = HankelValidationError(evaluation.dual.name, setting, validation)
+        program = HankelValidationError(setting, evaluation.dual.name, validation)
         return float(self.engine.run(program))
 
     def write_tensor(self, evaluation: Evaluation, group: str) -> None:
         """Write W as an array of a group."""
-        self.engine.run(WriteTensor(evaluation.dual.name, self._setting(evaluation.point), group))
+        self.engine.run(WriteTensor(self._setting(evaluation.point), evaluation.dual.name, group))
 
     def certify(self, evaluation: Evaluation) -> Certificate:
-        """Bounds on the distance to the optimum; nothing has to be repaired where δ > 0."""
-        products = self._measured(evaluation)
-        row_sums = self.row_sums(evaluation.dual, evaluation.point)
-        bounds = Bounds(
-            self._primal(evaluation.point, row_sums, products),
-            products.z_dot_z / (4 * self.cost_weight) + 0.5 * self.deviation * products.squares,
-            products.overlap,
-            captured(evaluation.point, row_sums),
-            self.weights,
-        )
+        """Bounds on the distance to the optimum, right however loose the inner solve is."""
+        point, less = evaluation.point, self.engine.new_vector()
+        setting = self._setting(point)
+        products = self.engine.run(MeasureHankel(setting, evaluation.dual.name, less.name))
+        self.sweeps += 1
+        primal = self._primal(setting, self.row_sums(evaluation.dual, point, point), products)
+        row_sums = self.row_sums(evaluation.dual, point, point, less)
+        energy = 0.5 * self.deviation * products.feasible_squares
+        if products.curve is None:
+            energy += products.z_dot_z / (4 * self.cost_weight)
+        bounds = HankelBounds(
+            primal, energy, products.overlap, captured(point, row_sums), self.weights,
+            products.curve,
+        )  # fmt: skip
         lower, upper = self._eigenvalues.bounds(
-            lambda vectors: self.row_sums(evaluation.dual, vectors),
-            evaluation.point,
+            lambda matrices: self.row_sums(evaluation.dual, matrices, point, less),
+            point,
             row_sums,
             lambda lower, upper: bounds.are_settled(lower, upper, self._certificate_rtol),
         )
-        missed = math.sqrt(products.deviation / products.embedded) if products.embedded else 0.0
-        self._close = missed <= CLOSE
-        return bounds.certificate(lower, upper, missed)
+        missed = setting.model.deviation * math.sqrt(products.squares)
+        relative = missed / math.sqrt(products.embedded) if products.embedded > 0.0 else 0.0
+        self._close = relative <= CLOSE
+        return bounds.certificate(lower, upper, relative)
 
-    def _primal(self, point: Point, row_sums: Point, products: HankelProducts) -> float:
+    def _primal(self, setting: Setting, row_sums: Point, products: HankelProducts) -> float:
         """P at W and the parts V^k; with δ = 0 what they lack of H(W) is added to one of them."""
-        window, norms = self._store.embedding.window, []
-        for factor, totals, weight in zip(point, row_sums, self.weights, strict=True):
-            norms.append(weight * nuclear_norm(factor, totals))
-        plain = sum(n**2 / (2 * weight) for n, weight in zip(norms, self.weights, strict=True))
-        misfit = self.cost_weight * products.misfit
+        point = self._returned(setting.factors)
+        norms = [
+            weight * nuclear_norm(factor, totals)
+            for factor, totals, weight in zip(point, row_sums, self.weights, strict=True)
+        ]
+        primal = self.cost_weight * products.misfit
+        primal += sum(n**2 / (2 * weight) for n, weight in zip(norms, self.weights, strict=True))
         if self.deviation > 0.0:
-            return misfit + plain + products.deviation / (2 * self.deviation)
-        left = math.sqrt(products.deviation)
-        return (
-            misfit
-            + plain
-            + min(
-                ((norm + math.sqrt(length) * left) ** 2 - norm**2) / (2 * weight)
-                for norm, length, weight in zip(norms, window, self.weights, strict=True)
-            )
+            return primal + 0.5 * self.deviation * products.squares
+        left = setting.model.deviation * math.sqrt(products.squares)
+        return primal + min(
+            ((norm + math.sqrt(len(factor)) * left) ** 2 - norm**2) / (2 * weight)
+            for norm, factor, weight in zip(norms, point, self.weights, strict=True)
         )
-
-    def _measured(self, evaluation: Evaluation) -> HankelProducts:
-        self.sweeps += 1
-        products: HankelProducts = self.engine.run(
-            MeasureHankel(evaluation.dual.name, self._setting(evaluation.point))
-        )
-        return products
 
     def _setting(self, point: Point) -> Setting:
-        twice_c = 2.0 * self.cost_weight
-        return Setting(self._store, point, self.weights, twice_c, self.deviation, self._offset)
-
-    def _solve(
-        self,
-        setting: Setting,
-        start: VectorHandle | None,
-        tolerance: float,
-        right_hand_side: VectorHandle | None = None,
-    ) -> tuple[InnerOutcome, VectorHandle]:
-        solution = self.engine.new_vector()
-        outcome: InnerOutcome = self.engine.run(
-            HankelSolve(
-                setting,
-                solution.name,
-                None if start is None else start.name,
-                None if right_hand_side is None else right_hand_side.name,
-                tolerance,
-                self._max_inner_iterations,
-            )
+        return Setting(
+            self._store,
+            self._turned(point),
+            self._turned(self.weights),
+            2.0 * self.cost_weight,
+            self.deviation,
+            self._offset,
+            self._box,
         )
+
+    def _solved(self, program: HankelSolve) -> HankelOutcome:
+        outcome: HankelOutcome = self.engine.run(program)
         self.sweeps += outcome.sweeps
-        return outcome, solution
+        return outcome
+
+    def _turned(self, of_modes: tuple[Value, ...]) -> tuple[Value, ...]:
+        """What belongs to modes, in the order that the store has them in."""
+        return tuple(of_modes[mode] for mode in self._store.mode_order)
+
+    def _returned(self, of_modes: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(of_modes[self._store.mode_order.index(mode)] for mode in range(len(of_modes)))
 
     def _weighted(self, totals: Point) -> Point:
-        return tuple(-weight * t for weight, t in zip(self.weights, totals, strict=True))
+        pairs = zip(self.weights, self._returned(totals), strict=True)
+        return tuple(-weight * total for weight, total in pairs)
