@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from slrt_dask.combining import constraints_of
@@ -20,8 +22,8 @@ from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.kernels.windows import Embedding
 from slrt_dask.linear import Linear
 
-MOST_PARTS = 64
-"""Into how many runs its offsets are cut, if there are so many: workers that can share them."""
+MOST_PARTS, PART_ENTRIES = 256, 2**19
+"""Into how many runs the offsets of an embedding are cut at most, and how large these are."""
 BOUND_TOLERANCE = 1e-8
 """By how much of the data's size an entry may miss its bound unseen."""
 
@@ -70,8 +72,10 @@ def embedded(store: ObservationStore, settings: FitSettings) -> ObservationStore
     """The store as an engine has to hold it: through its embedding, where there is one."""
     if settings.tau is None:
         return store
+    embedding = Embedding(store.shape, settings.tau)
     # Whatever the workers are: checkpoints are written by partition, and read by other workers.
-    return EmbeddedStore(store.path, store.header, settings.tau, MOST_PARTS)
+    parts = min(MOST_PARTS, 1 + embedding.offsets * math.prod(embedding.window) // PART_ENTRIES)
+    return EmbeddedStore(store.path, store.header, settings.tau, parts)
 
 
 def _hankel_problem(

@@ -7,6 +7,8 @@ is the business of the `Vectors` behind it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -96,9 +98,10 @@ class Coupling:
 
 @dataclass
 class Buffers:
-    """Room for the fibre sums of one slice of each mode; used again from block to block."""
+    """Room for what a thread makes of a block; used again from block to block."""
 
     _held: dict[tuple[int, str], NDArray[np.float64]] = field(default_factory=dict)
+    _arrays: dict[Hashable, NDArray[Any]] = field(default_factory=dict)
 
     def room(self, mode: int, name: str, rows: int, width: int) -> NDArray[np.float64]:
         held = self._held.get((mode, name))
@@ -106,9 +109,17 @@ class Buffers:
             held = self._held[mode, name] = np.zeros(rows * width)
         return held[: rows * width].reshape(rows, width)
 
+    def array(self, key: Hashable, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Room for an array, the same memory for the same key; its content not kept."""
+        size = math.prod(shape)
+        held = self._arrays.get(key)
+        if held is None or held.size < size or held.dtype != dtype:
+            held = self._arrays[key] = np.empty(size, dtype=dtype)
+        return held[:size].reshape(shape)
+
     @property
     def nbytes(self) -> int:
-        return sum(room.nbytes for room in self._held.values())
+        return sum(room.nbytes for room in (*self._held.values(), *self._arrays.values()))
 
 
 @dataclass

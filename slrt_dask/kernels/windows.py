@@ -1,4 +1,4 @@
-"""Hankel embedding of a tensor: windows of it, and their overlap-add. No index table is built.
+"""Hankel embedding of a tensor: windows of it, and their overlap-add; no index table is built.
 
     H(W)[a_1, b_1, …, a_K, b_K] = W[a_1 + b_1, …, a_K + b_K],     a_k < τ_k,  b_k < n_k − τ_k + 1
 
@@ -8,12 +8,13 @@ the embedded tensor are runs of offsets, arrays (offsets, window).
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from slrt_dask.errors import InvalidInput
@@ -67,25 +68,53 @@ class Embedding:
             counts = np.multiply.outer(counts, along.astype(np.float64))
         return counts
 
-    def windows(self, offsets: range) -> Iterator[tuple[int, tuple[slice, ...]]]:
-        """Of a run of offsets: the number of each in the run, and where its window is."""
-        for number, offset in enumerate(offsets):
-            first = np.unravel_index(offset, self.tau)
-            box = (slice(int(a), int(a) + m) for a, m in zip(first, self.window, strict=True))
-            yield number, tuple(box)
+    def firsts(self, offsets: range) -> NDArray[np.int64]:
+        """Of a run of offsets: where in the flattened tensor their windows begin."""
+        return self._places(np.unravel_index(np.arange(offsets.start, offsets.stop), self.tau))
+
+    @functools.cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """How far into the flattened tensor the rows of a window are, from where it begins.
+
+        A row is what lies in the last mode, and in one piece.
+        """
+        outer = (*self.window[:-1], 1)
+        return self._places(np.unravel_index(np.arange(math.prod(outer)), outer))
+
+    def _places(self, indices: tuple[NDArray[np.intp], ...]) -> NDArray[np.int64]:
+        return np.ravel_multi_index(indices, self.shape).astype(np.int64)
 
 
 def cut_windows(
-    embedding: Embedding, tensor: Tensor, offsets: range, dtype: Any = np.float64
+    embedding: Embedding, tensor: Tensor, offsets: range, out: Tensor | None = None
 ) -> Tensor:
     """H(tensor) at some offsets, (offsets, window)."""
-    out: Tensor = np.empty((len(offsets), *embedding.window), dtype=dtype)
-    for number, box in embedding.windows(offsets):
-        out[number] = tensor[box]
+    if out is None:
+        out = np.empty((len(offsets), *embedding.window))
+    lines = out.reshape(len(offsets), len(embedding.rows), -1)
+    _cut(tensor.reshape(-1), embedding.firsts(offsets), embedding.rows, lines)
     return out
 
 
 def overlap_add(embedding: Embedding, windows: Tensor, offsets: range, out: Tensor) -> None:
-    """out += H*(windows), out being of the tensor's shape."""
-    for number, box in embedding.windows(offsets):
-        out[box] += windows[number]
+    """out += H*(windows), out being of the tensor's shape, in one piece."""
+    lines = windows.reshape(len(offsets), len(embedding.rows), -1)
+    _add(lines, embedding.firsts(offsets), embedding.rows, out.reshape(-1))
+
+
+@njit(nogil=True, cache=True)
+def _cut(flat, firsts, rows, lines):
+    for window in range(firsts.size):
+        for row in range(rows.size):
+            first = firsts[window] + rows[row]
+            for place in range(lines.shape[2]):
+                lines[window, row, place] = flat[first + place]
+
+
+@njit(nogil=True, cache=True)
+def _add(lines, firsts, rows, flat):
+    for window in range(firsts.size):
+        for row in range(rows.size):
+            first = firsts[window] + rows[row]
+            for place in range(lines.shape[2]):
+                flat[first + place] += lines[window, row, place]

@@ -69,20 +69,24 @@ class Setting:
             free = (at > seen.lower) & (at < seen.upper)
         return System(diagonal, preconditioner, right_hand_side, free)
 
-    def windows(self, block: Block, offsets: range, tensor: Tensor) -> Any:
-        """H of a tensor at some offsets, in the precision of the block."""
-        return cut_windows(self.store.embedding, tensor, offsets, block.values.dtype)
+    def windows(self, block: Block, offsets: range, tensor: Tensor, key: str) -> Any:
+        """H of a tensor at some offsets, in the precision of the block and memory of its thread."""
+        embedding = self.store.embedding
+        shape = (len(offsets), *embedding.window)
+        out = block.buffers.array(key, shape, block.values.dtype)
+        return cut_windows(embedding, tensor, offsets, out)
 
     def duals(self, block: Block, tensors: tuple[Tensor, ...]) -> Any:
         """Offsets and S = M⁻¹ H(W) − H(V) there, batch by batch, for a block and tensors (W, V).
 
-        V may be left out.
+        V may be left out. What is given is gone with the next batch.
         """
         for offsets in self.model.batches(range(*block.slices)):
-            windows = self.model.solved(self.windows(block, offsets, tensors[0]))
+            windows = self.windows(block, offsets, tensors[0], "windows")
+            solved = self.model.solved(windows, block.buffers.array)
             if len(tensors) > 1:
-                windows -= self.windows(block, offsets, tensors[1])
-            yield offsets, windows
+                solved -= self.windows(block, offsets, tensors[1], "windows")
+            yield offsets, solved
 
 
 @dataclass(frozen=True)

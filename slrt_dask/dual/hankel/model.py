@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,11 @@ from numpy.typing import NDArray
 from slrt_dask.kernels.windows import BATCH_ENTRIES, Embedding, Tensor
 
 Matrices = tuple[NDArray[np.float64], ...]
+Room = Callable[[Hashable, tuple[int, ...], Any], NDArray[Any]]
+"""Gives memory for an array of a shape and a type: the same for the same key, else other memory.
+
+Fresh memory costs more than what is done with it here.
+"""
 
 
 @dataclass(frozen=True)
@@ -108,29 +114,32 @@ class WindowModel:
             total += outside * float(table.sum())
         return total / math.prod(self.embedding.window)
 
-    def solved(self, windows: Tensor) -> Tensor:
-        """M⁻¹ of windows (offsets, window)."""
-        return self._solved(windows, ())
+    def solved(self, windows: Tensor, room: Room) -> Tensor:
+        """M⁻¹ of windows (offsets, window), in memory of the room."""
+        return self._solved(windows, (), room)
 
-    def _solved(self, windows: Tensor, chosen: tuple[bool, ...]) -> Tensor:
+    def _solved(self, windows: Tensor, chosen: tuple[bool, ...], room: Room) -> Tensor:
         mode = len(chosen)
         if mode == len(self.bases):
-            return windows * self._tables[chosen].astype(windows.dtype)
+            out = room((chosen, "scaled"), windows.shape, windows.dtype)
+            return np.multiply(windows, self._tables[chosen], out=out, casting="same_kind")
         basis = self.bases[mode]
-        inside = self._solved(contracted(windows, mode, basis.vectors), (*chosen, True))
-        out = contracted(inside, mode, basis.vectors.T)
+        inside = contracted(windows, mode, basis.vectors, room, (chosen, "in"))
+        inside = self._solved(inside, (*chosen, True), room)
+        out = contracted(inside, mode, basis.vectors.T, room, (chosen, "out"))
         if not basis.whole:
-            out += self._solved(windows, (*chosen, False))
+            out += self._solved(windows, (*chosen, False), room)
         return out
 
-    def moved(self, windows: Tensor, direction: Matrices) -> Tensor:
+    def moved(self, windows: Tensor, direction: Matrices, room: Room) -> Tensor:
         """Ṁ of windows, as the factors move: Σ_k λ_k windows ×_{2k} (U̇_kU_kᵀ + U_kU̇_kᵀ)."""
-        out = np.zeros_like(windows)
+        out = room("moved", windows.shape, windows.dtype)
+        out[...] = 0.0
         parts = zip(self.factors, direction, self.weights, strict=True)
         for mode, (factor, change, weight) in enumerate(parts):
             for inwards, outwards in ((factor, change), (change, factor)):
-                sums = contracted(windows, mode, inwards)
-                out += contracted(sums, mode, weight * outwards.T)
+                sums = contracted(windows, mode, inwards, room, ("moving", mode))
+                out += contracted(sums, mode, weight * outwards.T, room, "back")
         return out
 
     def batches(self, offsets: range) -> Iterator[range]:
@@ -140,22 +149,27 @@ class WindowModel:
             yield range(first, min(first + step, offsets.stop))
 
 
-def contracted(windows: Tensor, mode: int, matrix: NDArray[np.float64]) -> Tensor:
+def contracted(
+    windows: Tensor, mode: int, matrix: NDArray[np.float64], room: Room, key: Hashable
+) -> Tensor:
     """Windows ×_mode matrixᵀ, the matrix being (length of the mode, new length)."""
     shape, factor = windows.shape, matrix.astype(windows.dtype, copy=False)
-    right = math.prod(shape[mode + 2 :])
-    out = (*shape[: mode + 1], matrix.shape[1], *shape[mode + 2 :])
+    length, width, right = shape[mode + 1], matrix.shape[1], math.prod(shape[mode + 2 :])
+    out = room(key, (*shape[: mode + 1], width, *shape[mode + 2 :]), windows.dtype)
     if right == 1:
-        product: Tensor = windows.reshape(-1, shape[mode + 1]) @ factor
+        np.matmul(windows.reshape(-1, length), factor, out=out.reshape(-1, width))
     else:
-        product = np.matmul(factor.T, windows.reshape(-1, shape[mode + 1], right))
-    return product.reshape(out)
+        lines = windows.reshape(-1, length, right)
+        np.matmul(factor.T, lines, out=out.reshape(-1, width, right))
+    return out
 
 
-def add_row_sums(left: Tensor, right: Tensor, matrices: Matrices, totals: Matrices) -> None:
+def add_row_sums(
+    left: Tensor, right: Tensor, matrices: Matrices, totals: Matrices, room: Room
+) -> None:
     """totals_k += left_{2k} (right_{2k}ᵀ F_k)."""
     for mode, (matrix, total) in enumerate(zip(matrices, totals, strict=True)):
-        sums = contracted(right, mode, matrix)
+        sums = contracted(right, mode, matrix, room, ("rows", mode))
         length, width = matrix.shape
         rest = math.prod(left.shape[mode + 2 :])
         if rest == 1:

@@ -35,7 +35,7 @@ class HankelRowSums(OnTensors):
     def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> Matrices:
         totals = total or _zeros(self.matrices)
         for windows in self._windows(block, tensors):
-            add_row_sums(windows, windows, self.matrices, totals)
+            add_row_sums(windows, windows, self.matrices, totals, block.buffers.array)
         return totals
 
     def _windows(self, block: Block, tensors: tuple[Tensor, ...]) -> Any:
@@ -44,7 +44,7 @@ class HankelRowSums(OnTensors):
                 yield windows
             return
         for offsets in self.setting.model.batches(range(*block.slices)):
-            yield self.setting.windows(block, offsets, tensors[0])
+            yield self.setting.windows(block, offsets, tensors[0], "windows")
 
     def advance(self, message: Told, total: Any) -> Told | Finished:
         return Told(SWEEP, total) if message.phase == GATHER else Finished(total)
@@ -72,8 +72,8 @@ class HankelRightHandSide(OnTensors):
         embedding, model = self.setting.store.embedding, self.setting.model
         sums = np.zeros(embedding.shape) if total is None else total[0]
         for offsets, dual in self.setting.duals(block, tensors):
-            moved = model.moved(dual, self.direction)
-            overlap_add(embedding, model.solved(moved), offsets, sums)
+            moved = model.moved(dual, self.direction, block.buffers.array)
+            overlap_add(embedding, model.solved(moved, block.buffers.array), offsets, sums)
         return (sums,)
 
     def advance(self, message: Told, total: Any) -> Told | Finished:
@@ -102,13 +102,16 @@ class HankelDerivativeRowSums(OnTensors):
     def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> Matrices:
         setting, factors = self.setting, self.setting.factors
         totals = total or _zeros(factors)
-        for offsets, dual in setting.duals(block, tensors[:1]):
-            change = setting.windows(block, offsets, tensors[1])
-            change -= setting.model.moved(dual, self.direction)
-            moved = setting.model.solved(change)
-            add_row_sums(dual, dual, self.direction, totals)
-            add_row_sums(dual, moved, factors, totals)
-            add_row_sums(moved, dual, factors, totals)
+        room = block.buffers.array
+        for offsets, solved in setting.duals(block, tensors[:1]):
+            dual = room("dual", solved.shape, solved.dtype)
+            dual[...] = solved  # whose memory the next solve takes
+            change = setting.windows(block, offsets, tensors[1], "windows")
+            change -= setting.model.moved(dual, self.direction, room)
+            moved = setting.model.solved(change, room)
+            add_row_sums(dual, dual, self.direction, totals, room)
+            add_row_sums(dual, moved, factors, totals, room)
+            add_row_sums(moved, dual, factors, totals, room)
         return totals
 
     def advance(self, message: Told, total: Any) -> Told | Finished:
