@@ -102,6 +102,11 @@ class FitSettings:
                     f"{name} must be {len(shape)} numbers for a tensor of shape {shape}, not the "
                     f"{len(given)} numbers {given}"
                 )
+        if len(shape) == 1 and self.tau is None:
+            raise InvalidInput(
+                f"a series of {shape[0]} samples has no other modes that could tell of those that "
+                f"are missing; give a structure: constraint=Hankel({shape[0] // 2})"
+            )
         tau = self.tau or (1,) * len(shape)
         for mode, (rank, length, offsets) in enumerate(zip(self.ranks, shape, tau, strict=True)):
             if rank > length - offsets + 1:

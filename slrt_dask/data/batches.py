@@ -110,15 +110,15 @@ def check_batch(batch: Batch, order: int | None) -> int:
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape as a tuple of Python integers; at least two modes, none empty."""
+    """The shape as a tuple of Python integers; at least one mode, none empty."""
     try:
         lengths = tuple(_length(length) for length in shape)
     except TypeError as error:
         raise InvalidInput(
             f"shape {shape!r} is not a sequence of whole numbers; give one length per mode."
         ) from error
-    if len(lengths) < 2:
-        raise InvalidInput(f"shape {lengths} has {len(lengths)} modes; give at least 2.")
+    if len(lengths) < 1:
+        raise InvalidInput("the shape has no modes; give at least one length.")
     if min(lengths) < 1:
         raise InvalidInput(f"shape {lengths} has an empty mode; every length must be at least 1.")
     return lengths

@@ -174,7 +174,7 @@ def _check_header(header: StoreHeader, path: str) -> None:
     sensible = (
         header.kind in KINDS
         and header.dtype in VALUE_TYPES
-        and header.order >= 2
+        and header.order >= 1
         and 0 <= header.slab_mode < header.order
         and counted == header.nnz
     )

@@ -44,10 +44,10 @@ def text_source(path: str, form: TextFormat, shape: tuple[int, ...] | None) -> S
         names = tuple(field.strip().strip('"') for field in fields[:-1])
         if len(set(names)) < len(names):
             names = None
-    if len(fields) < 3:
+    if len(fields) < 2:
         raise InvalidInput(
-            f"line {first} of {path} has {len(fields)} columns, {fields}; give at least two "
-            "indices and a value, and check the delimiter."
+            f"line {first} of {path} has {len(fields)} columns, {fields}; give at least one "
+            "index and a value, and check the delimiter."
         )
     return Source(
         batches=lambda limit: _batches(path, form, skip, len(fields), limit),

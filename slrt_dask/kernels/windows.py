@@ -86,8 +86,8 @@ class Embedding:
 
 
 def cut_windows(
-    embedding: Embedding, tensor: Tensor, offsets: range, out: Tensor | None = None
-) -> Tensor:
+    embedding: Embedding, tensor: NDArray[Any], offsets: range, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
     """H(tensor) at some offsets, (offsets, window)."""
     if out is None:
         out = np.empty((len(offsets), *embedding.window))

@@ -76,7 +76,7 @@ def test_scattering_is_a_permutation(size, seed):
     [
         lambda: low_rank_tensor((5, 6), (2, 2, 2), seed=0),
         lambda: low_rank_tensor((5, 6), (2, 7), seed=0),
-        lambda: low_rank_tensor((5,), (2,), seed=0),
+        lambda: low_rank_tensor((), (), seed=0),
         lambda: sample_entries(np.ones((3, 3)), 0.0, 0),
         lambda: low_rank_observations((5, 6), (2, 2), 31, seed=0),
         lambda: low_rank_observations((5, 6), (2, 2), 0, seed=0),

@@ -131,7 +131,7 @@ def hankel(store_of):
     """Make a Hankel problem of an order, and the dense one; on an engine of this process."""
     opened = []
 
-    def make(order, *, deviation=0.1, parts=2, box=None, engine_of=LocalEngine, **options):
+    def make(order, *, deviation=0.1, parts=2, engine_of=LocalEngine, posed=None, **options):
         shape, tau = CASES[order]
         rng = np.random.default_rng(order)
         mask, values = rng.random(shape) < 0.6, rng.standard_normal(shape)
@@ -142,7 +142,12 @@ def hankel(store_of):
         opened.append(engine)
         ranks = (2,) * order if order < 4 else (2, 2, 1, 2)
         problem = HankelProblem(
-            engine, ranks, cost_weight=3.0, weights=lambdas, deviation=deviation, box=box
+            engine,
+            ranks,
+            cost_weight=3.0,
+            weights=lambdas,
+            deviation=deviation,
+            **(posed or {}),
         )
         dense = DenseHankel(mask, values, tau, 3.0, lambdas, deviation)
         point = problem.manifold.random_point(rng)
@@ -297,7 +302,7 @@ def box_for(order, **sides):
 @every_order
 def test_with_bounds_g_is_the_minimum_within_them(order, hankel):
     box = box_for(order)
-    made = hankel(order, box=box)
+    made = hankel(order, posed={"box": box})
     evaluation = made.problem.evaluate(made.point, rtol=TIGHT, warm=None)
     assert evaluation.inner.converged
     lower, upper = (
@@ -317,7 +322,7 @@ def test_with_bounds_g_is_the_minimum_within_them(order, hankel):
 
 @every_order
 def test_with_bounds_the_gradient_is_the_slope(order, hankel):
-    made = hankel(order, box=box_for(order))
+    made = hankel(order, posed={"box": box_for(order)})
     problem, point, direction = made.problem, made.point, made.direction
     evaluation = problem.evaluate(point, rtol=1e-12, warm=None)
     gradient = problem.gradient(evaluation)
@@ -342,7 +347,8 @@ def test_with_bounds_the_gradient_is_the_slope(order, hankel):
 @pytest.mark.parametrize("rtol", [0.5, 1e-2, TIGHT])
 def test_with_bounds_weak_duality_holds_however_loose_the_solve(order, sides, rtol, hankel):
     length = CASES[order][0][0]
-    made = hankel(order, box=box_for(order, **{k: v[:length] for k, v in sides.items()}))
+    box = box_for(order, **{k: v[:length] for k, v in sides.items()})
+    made = hankel(order, posed={"box": box})
     problem = made.problem
     other = problem.manifold.random_point(np.random.default_rng(99))
     one, two = (
@@ -379,7 +385,50 @@ def test_bounds_hold_where_they_are_asked_for(hankel, store_of):
         (tuple(tuple(map(int, row)) for row in np.nonzero(some)), some),
         (store.path, some),
     ]:
-        made = hankel(2, box=Box(0, low, high, where))
+        made = hankel(2, posed={"box": Box(0, low, high, where)})
         found = made.problem.tensor(made.problem.evaluate(made.point, rtol=1e-8, warm=None))
         assert (found[inside] >= 0.0).all()
         assert (found[~inside] < 0.0).any()
+
+
+# ---- S on the copies of observations only ----------------------------------------------------
+
+
+@every_order
+def test_the_relaxation_is_the_dense_one(order, hankel):
+    made = hankel(order, posed={"relaxed": True})
+    evaluation = made.problem.evaluate(made.point, rtol=TIGHT, warm=None)
+    cost, S = made.dense.relaxed(made.point)
+    assert evaluation.cost == pytest.approx(cost, rel=1e-8)
+    W = made.problem.tensor(evaluation)
+    H, parts = made.dense.H, made.dense.model(made.point) @ S
+    mean = (H.T @ parts / H.sum(axis=0)).reshape(W.shape)
+    off = ~made.dense.mask
+    np.testing.assert_allclose(W[off], mean[off], atol=1e-7)
+    certificate = made.problem.certify(evaluation)
+    missed = np.linalg.norm(H @ W.reshape(-1) - parts) / np.linalg.norm(H @ W.reshape(-1))
+    assert certificate.violation == pytest.approx(missed, rel=1e-6)
+    assert certificate.dual <= certificate.primal
+    tied = hankel(order)
+    assert cost <= tied.problem.evaluate(made.point, rtol=TIGHT, warm=None).cost
+
+
+@every_order
+def test_the_gradient_of_the_relaxation_is_its_slope(order, hankel):
+    made = hankel(order, posed={"relaxed": True})
+    problem, point, direction = made.problem, made.point, made.direction
+    evaluation = problem.evaluate(point, rtol=1e-10, warm=None)
+    gradient = problem.gradient(evaluation)
+    slope = sum(np.vdot(g, v) for g, v in zip(gradient, direction, strict=True))
+    high, low = (
+        problem.evaluate(
+            tuple(u + step * v for u, v in zip(point, direction, strict=True)),
+            rtol=1e-10, warm=None,
+        )
+        for step in (1e-4, -1e-4)
+    )  # fmt: skip
+    assert slope == pytest.approx((high.cost - low.cost) / 2e-4, rel=1e-5)
+    product = problem.hessian(evaluation, direction, rtol=1e-10)
+    pairs = zip(product, problem.gradient(high), problem.gradient(low), strict=True)
+    for found, one, other in pairs:
+        np.testing.assert_allclose(found, (one - other) / 2e-4, atol=1e-4 * np.abs(found).max())

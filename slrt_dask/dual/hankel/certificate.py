@@ -34,13 +34,15 @@ Curve = tuple[tuple[float, float], ...]
 class HankelProducts:
     """What the tensor and its dual give.
 
-    misfit : ‖W_Ω − Y‖²;  squares, feasible_squares : ‖S‖² and ‖S'‖²;  embedded : ‖H(W)‖²
+    misfit : ‖W_Ω − Y‖²;  squares, feasible_squares : ‖S‖² and ‖S'‖²
+    embedded, deviation : ‖H(W)‖², and ‖H(W) − Σ_k V^k‖² over all copies
     z_dot_z, overlap : ‖c‖² and ⟨c, Y⟩ on the observations
     curve : the sum of minima for multiples t, where there are bounds
     """
 
     misfit: float
     embedded: float
+    deviation: float
     squares: float
     feasible_squares: float
     z_dot_z: float
@@ -79,41 +81,61 @@ class MeasureHankel(OnTensors):
         self.keep(block, self.less, tensors[0])
         return ()
 
-    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Tensor, Any]:
-        embedding = self.setting.store.embedding
-        sums, squares = total or (np.zeros(embedding.shape), 0.0)
-        for offsets, dual in self.setting.duals(block, tensors):
-            overlap_add(embedding, dual, offsets, sums)
-            flat = dual.reshape(-1)
-            squares += vectors.dot(flat, flat)
-        return sums, squares
+    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Any, ...]:
+        setting, embedding = self.setting, self.setting.store.embedding
+        if total is None:
+            total = tuple(np.zeros(embedding.shape) for _ in range(1 + setting.relaxed)), 0.0, 0.0
+        sums, squares, parts_squares = total
+        for offsets, dual in setting.duals(block, tensors):
+            overlap_add(embedding, dual, offsets, sums[0])
+            squares += _squares(dual)
+            if setting.relaxed:
+                parts = setting.model.applied(dual, block.buffers.array)
+                overlap_add(embedding, parts, offsets, sums[1])
+                parts_squares += _squares(parts)
+        return sums, squares, parts_squares
+
+    def combine(self, left: Any, right: Any) -> Any:
+        if len(left) != 3:
+            return super().combine(left, right)
+        return super().combine(left[0], right[0]), left[1] + right[1], left[2] + right[2]
 
     def advance(self, message: Told, total: Any) -> Told | Finished:
         if message.phase == KEEP:
             return Finished(message.course)
         if message.phase == GATHER:
             return Told(SWEEP, total, total[0])
-        left = unsupported(self.setting.observed, total[0])
-        return Told(KEEP, (left,), self._products(message.course, total[0], total[1], left))
+        left = unsupported(self.setting.observed, total[0][0])
+        return Told(KEEP, (left,), self._products(message.course, total, left))
 
-    def _products(
-        self, tensor: Tensor, sums: Tensor, squares: float, left: Tensor
-    ) -> HankelProducts:
+    def _products(self, tensor: Tensor, total: Any, left: Tensor) -> HankelProducts:
+        (sums, *parts), squares, parts_squares = total
         seen = self.setting.observed
         misfit, c = seen.within(tensor - seen.values), sums - seen.copies * left
         z, curve = seen.within(c), None
         if seen.lower is not None:
             half = 0.5 * self.setting.twice_c
             curve = tuple((t, sum_of_minima(seen, half, t * c)) for t in MULTIPLES)
+        deviation = self.setting.model.deviation**2 * squares
+        if parts:
+            tensor = np.where(seen.seen, tensor, parts[0] / seen.copies)
+            agreeing = float(np.vdot(tensor, seen.copies * tensor - 2.0 * parts[0]))
+            deviation = max(agreeing + parts_squares, 0.0)
         return HankelProducts(
-            float(np.vdot(misfit, misfit)),
-            float(np.vdot(seen.copies, tensor**2)),
-            float(squares),
-            float(squares) + float(np.vdot(left, seen.copies * left - 2.0 * sums)),
-            float(np.vdot(z, z)),
-            float(np.vdot(z, seen.values)),
-            curve,
+            misfit=float(np.vdot(misfit, misfit)),
+            embedded=float(np.vdot(seen.copies, tensor**2)),
+            deviation=deviation,
+            squares=squares,
+            feasible_squares=squares + float(np.vdot(left, seen.copies * left - 2.0 * sums)),
+            z_dot_z=float(np.vdot(z, z)),
+            overlap=float(np.vdot(z, seen.values)),
+            curve=curve,
         )
+
+
+def _squares(windows: Any) -> float:
+    flat = windows.reshape(-1)
+    return float(vectors.dot(flat, flat))
 
 
 def unsupported(seen: Observed, sums: Tensor) -> Tensor:

@@ -37,6 +37,9 @@ class Setting:
     """What a Hankel problem consists of at a point; modes are in the store's order.
 
     deviation : δ;  offset : what was subtracted from the observations
+    box : bounds on W
+    relaxed : whether S is kept to the copies of observations, so that elsewhere the parts need not
+        make a Hankel tensor
     """
 
     store: EmbeddedStore
@@ -46,6 +49,7 @@ class Setting:
     deviation: float
     offset: float = 0.0
     box: Box | None = None
+    relaxed: bool = False
 
     @property
     def observed(self) -> Observed:
@@ -61,10 +65,10 @@ class Setting:
         seen = self.observed
         diagonal = np.where(seen.seen, self.twice_c, 0.0)
         preconditioner = diagonal + seen.copies * self.model.mean_inverse
+        free = seen.seen if self.relaxed else None
         if right_hand_side is None:
             b = self.twice_c * seen.values
-            return System(diagonal, preconditioner, b, None, seen.lower, seen.upper)
-        free = None
+            return System(diagonal, preconditioner, b, free, seen.lower, seen.upper)
         if at is not None and seen.lower is not None and seen.upper is not None:
             free = (at > seen.lower) & (at < seen.upper)
         return System(diagonal, preconditioner, right_hand_side, free)
@@ -76,6 +80,15 @@ class Setting:
         out = block.buffers.array(key, shape, block.values.dtype)
         return cut_windows(embedding, tensor, offsets, out)
 
+    def solved(self, block: Block, offsets: range, windows: Any) -> Any:
+        """M⁻¹ of windows, on the support that S has."""
+        if not self.relaxed:
+            return self.model.solved(windows, block.buffers.array)
+        embedding = self.store.embedding
+        inside = np.empty(windows.shape, dtype=np.bool_)
+        cut_windows(embedding, self.observed.seen, offsets, inside)
+        return self.model.solved_within(windows, inside, block.buffers.array)
+
     def duals(self, block: Block, tensors: tuple[Tensor, ...]) -> Any:
         """Offsets and S = M⁻¹ H(W) − H(V) there, batch by batch, for a block and tensors (W, V).
 
@@ -83,7 +96,7 @@ class Setting:
         """
         for offsets in self.model.batches(range(*block.slices)):
             windows = self.windows(block, offsets, tensors[0], "windows")
-            solved = self.model.solved(windows, block.buffers.array)
+            solved = self.solved(block, offsets, windows)
             if len(tensors) > 1:
                 solved -= self.windows(block, offsets, tensors[1], "windows")
             yield offsets, solved

@@ -53,6 +53,7 @@ class HankelProblem:
         when the parts come close enough to a Hankel tensor before
     offset : what was subtracted from the observations
     box : bounds on W, in the units of the data
+    relaxed : keep S to the copies of observations; the parts are then tied to W there only
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class HankelProblem:
         stages: tuple[float, ...] = (),
         offset: float = 0.0,
         box: Box | None = None,
+        relaxed: bool = False,
         certificate_rtol: float = 1e-5,
         max_inner_iterations: int = 1000,
     ) -> None:
@@ -82,7 +84,7 @@ class HankelProblem:
         self.deviation = self._stages[0]
         self._close = self._final = False
         self.sweeps = 0
-        self._offset, self._box = offset, box
+        self._offset, self._box, self._relaxed = offset, box, relaxed
         self._max_inner_iterations = max_inner_iterations
         self._manifold = SpectrahedronProduct(tuple(zip(window, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
@@ -216,8 +218,8 @@ class HankelProblem:
             row_sums,
             lambda lower, upper: bounds.are_settled(lower, upper, self._certificate_rtol),
         )
-        missed = setting.model.deviation * math.sqrt(products.squares)
-        relative = missed / math.sqrt(products.embedded) if products.embedded > 0.0 else 0.0
+        embedded = products.embedded
+        relative = math.sqrt(products.deviation / embedded) if embedded > 0.0 else 0.0
         self._close = relative <= CLOSE
         return bounds.certificate(lower, upper, relative)
 
@@ -247,6 +249,7 @@ class HankelProblem:
             self.deviation,
             self._offset,
             self._box,
+            self._relaxed,
         )
 
     def _solved(self, program: HankelSolve) -> HankelOutcome:

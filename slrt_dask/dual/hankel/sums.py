@@ -73,7 +73,7 @@ class HankelRightHandSide(OnTensors):
         sums = np.zeros(embedding.shape) if total is None else total[0]
         for offsets, dual in self.setting.duals(block, tensors):
             moved = model.moved(dual, self.direction, block.buffers.array)
-            overlap_add(embedding, model.solved(moved, block.buffers.array), offsets, sums)
+            overlap_add(embedding, self.setting.solved(block, offsets, moved), offsets, sums)
         return (sums,)
 
     def advance(self, message: Told, total: Any) -> Told | Finished:
@@ -108,7 +108,7 @@ class HankelDerivativeRowSums(OnTensors):
             dual[...] = solved  # whose memory the next solve takes
             change = setting.windows(block, offsets, tensors[1], "windows")
             change -= setting.model.moved(dual, self.direction, room)
-            moved = setting.model.solved(change, room)
+            moved = setting.solved(block, offsets, change)
             add_row_sums(dual, dual, self.direction, totals, room)
             add_row_sums(dual, moved, factors, totals, room)
             add_row_sums(moved, dual, factors, totals, room)
