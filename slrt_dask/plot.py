@@ -92,6 +92,34 @@ def convergence_figure(records: Sequence[IterationRecord], *, title: str | None 
     return figure
 
 
+def series_figure(
+    known: ArrayLike,
+    completed: ArrayLike,
+    truth: ArrayLike | None = None,
+    *,
+    title: str | None = None,
+) -> Figure:
+    """A series: what was known of it (NaN is missing), and what was filled in or forecast."""
+    series = [np.asarray(part, dtype=np.float64) for part in (known, completed)]
+    if series[0].ndim != 1 or series[0].shape != series[1].shape:
+        raise InvalidInput(
+            f"the series have shapes {series[0].shape} and {series[1].shape}; give two of one "
+            f"dimension and the same length"
+        )
+    figure = _figure((9.0, 3.2))
+    axes = figure.subplots()
+    if truth is not None:
+        axes.plot(np.asarray(truth), color="0.6", linewidth=1.0, label="truth")
+    axes.plot(series[0], color=BLUE, linewidth=1.2, label="known")
+    filled = np.where(np.isnan(series[0]), series[1], np.nan)
+    axes.plot(filled, color=ORANGE, linewidth=1.6, label="filled in")
+    axes.set_xlabel("sample")
+    axes.legend(loc="upper right", ncols=3, fontsize="small")
+    if title:
+        axes.set_title(title)
+    return figure
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure to a file whose ending says the format, such as .png or .pdf."""
     figure.savefig(path, dpi=150, facecolor="white")
