@@ -15,7 +15,7 @@ from slrt_dask.errors import InvalidConfig
 PATHS = ("store", "run", "validation")
 BOUNDS = ("lower", "upper", "where")
 LINEAR = ("rows", "bound", "kind")
-HANKEL = ("tau", "deviation")
+HANKEL = ("tau", "deviation", "support")
 REQUIRED = {"store": "STORE", "ranks": "--ranks", "C": "--C", "run": "--run"}
 
 

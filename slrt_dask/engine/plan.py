@@ -43,7 +43,7 @@ class WorkerPlan:
         needed, limit = self.needed, self.place.memory_limit or 0
         raise MemoryBudgetExceeded(
             f"worker {number} needs {readable(needed.total)} even with its blocks on disk "
-            f"(open blocks {readable(needed.observations + needed.state)}, fibre sums "
+            f"(open blocks {readable(needed.observations + needed.state)}, sums "
             f"{readable(needed.fibre_sums)}, linear rows {readable(needed.rows)}, buffers "
             f"{readable(needed.buffers)}, runtime "
             f"{readable(needed.runtime)}) but may use {readable(limit)}; raise the memory limit, "
@@ -102,7 +102,8 @@ class Plan:
             f"observations      {readable(needed.observations)} on the fullest worker",
             f"solver state      {readable(needed.state)}",
             *self._working_set(),
-            f"fibre sums        {readable(needed.fibre_sums)}",
+            f"{'fibre' if self.slab_mode is not None else 'tensor'} sums".ljust(18)
+            + readable(needed.fibre_sums),
             *([f"linear rows       {readable(needed.rows)}, {self.rows:,} rows"] * bool(self.rows)),
             f"buffers           {readable(needed.buffers)}",
             f"runtime           {readable(needed.runtime)}",
