@@ -26,18 +26,21 @@ for _name, _value in QUIET.items():
     os.environ.setdefault(_variable, str(_value))
 
 
-# Behind these are servers and worker processes that are started once in every process that runs
-# tests; so the tests that use them run in one of these.
-COSTLY = {"process_client", "bucket", "shared", "address"}
-COSTLY_KINDS = {"process", "s3"}
+# Files go to the processes that run tests in this order. Those that mostly wait, for processes and
+# servers, come first: the others keep the machine busy meanwhile, and all end at about one time.
+WAITING = ("faults", "cluster", "cli", "data/test_urls", "data/test_memory", "test_resume", "test_")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    for item in items:
-        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        kinds = {value for value in parameters if isinstance(value, str)}
-        if COSTLY & set(item.fixturenames) or COSTLY_KINDS & kinds:
-            item.add_marker(pytest.mark.xdist_group("processes"))
+    here = os.path.dirname(__file__)
+
+    def place(item):
+        name = os.path.relpath(item.path, here)
+        found = [number for number, start in enumerate(WAITING) if name.startswith(start)]
+        return found[0] if found else len(WAITING)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -19,21 +19,13 @@ def numbers(line):
     return [float(word.rstrip("%")) for word in line.split() if word[0].isdigit()]
 
 
-def test_a_gap_is_filled_and_the_next_samples_are_forecast(tmp_path, capsys):
-    run("series.py", "--length", 160, "--forecast", 10, "--output", tmp_path)
-    told = capsys.readouterr().out.splitlines()
-    gap, forecast = (numbers(line)[0] for line in told if "relative error" in line)
-    assert gap < 2.0
-    assert forecast < 2.0
-    assert (tmp_path / "series.png").stat().st_size > 10_000
-
-
 def test_a_series_of_ones_own_is_read(tmp_path, capsys):
     samples = np.sin(0.3 * np.arange(80))
     samples[30:35] = np.nan
     np.save(tmp_path / "samples.npy", samples)
     run("series.py", tmp_path / "samples.npy", "--rank", 2, "--forecast", 5, "--output", tmp_path)
     assert "Completion(85, ranks (2,)" in capsys.readouterr().out
+    assert (tmp_path / "series.png").stat().st_size > 10_000
 
 
 def test_rows_and_columns_that_are_missing_are_filled(tmp_path, capsys):
