@@ -28,7 +28,7 @@ for _name, _value in QUIET.items():
 
 # Files go to the processes that run tests in this order. Those that mostly wait, for processes and
 # servers, come first: the others keep the machine busy meanwhile, and all end at about one time.
-WAITING = ("faults", "cluster", "cli", "data/test_urls", "data/test_memory", "test_resume", "test_")
+WAITING = ("data/test_urls", "faults", "cluster", "cli", "data/test_memory", "test_resume", "test_")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -41,6 +41,19 @@ def pytest_collection_modifyitems(items):
         return found[0] if found else len(WAITING)
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Whole files go to one process, and all that need worker processes to the same one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            together = "process" in nodeid or "test_urls" in nodeid
+            return "worker processes" if together else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

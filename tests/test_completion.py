@@ -397,7 +397,7 @@ def test_a_completion_can_be_sent_to_another_process(plain):
     np.testing.assert_array_equal(copied.predict(places), plain.predict(places))
 
 
-def test_the_workers_of_a_cluster_predict_the_same(plain, process_client):
+def test_worker_processes_predict_the_same(plain, process_client):
     places = everywhere(plain.shape)
     with process_client.as_current():
         found = plain.predict(places)

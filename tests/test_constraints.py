@@ -307,7 +307,7 @@ def test_a_run_that_was_interrupted_and_resumed_is_the_undisturbed_one(
     assert len(resumed.records) == 4
 
 
-def test_a_cluster_gives_the_same_answer(observed, process_client):
+def test_worker_processes_give_the_same_answer(observed, process_client):
     store = observed(parts=2)
     constraint = Bounds(lower=0.0, upper=0.5)
     here = completed(store, constraint, max_iterations=2)

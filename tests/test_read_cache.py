@@ -151,7 +151,7 @@ def test_a_prediction_reads_only_the_partitions_it_needs(done, reads):
     assert reads == [1]
 
 
-def test_workers_keep_a_partition_with_many_questions(done, process_client, monkeypatch):
+def test_worker_processes_keep_a_partition_with_many_questions(done, process_client, monkeypatch):
     places = everywhere(done.shape)
     wanted = done.predict(places)
     monkeypatch.setattr("slrt_dask.queries.QUERIES_AT_ONCE", 20)

@@ -272,7 +272,9 @@ def test_a_torn_dual_falls_back_to_the_checkpoint_before(store, stop_and_resume,
     assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
 
 
-def test_a_lost_dual_on_a_worker_falls_back_too(store, process_client, undisturbed_run, tmp_path):
+def test_a_lost_dual_on_a_worker_process_falls_back_too(
+    store, process_client, undisturbed_run, tmp_path
+):
     observed = store(parts=4)
     options = {"C": 0.3, "max_iterations": 6}
     undisturbed = undisturbed_run(observed, **options)
