@@ -104,8 +104,9 @@ def _hankel_problem(
 def box_of(constraint: Bounds, shape: tuple[int, ...]) -> Box:
     """Bounds as the Hankel problem takes them."""
     mode, lower, upper = constraint.vectors(shape)
-    constraint.open_where()
-    return Box(mode, tuple(lower.tolist()), tuple(upper.tolist()), constraint.where)
+    store = constraint.open_where()
+    sides = tuple(lower.tolist()), tuple(upper.tolist())
+    return Box(mode, *sides, constraint.where, "" if store is None else store.digest)
 
 
 def _certificate_rtol(settings: FitSettings) -> float:

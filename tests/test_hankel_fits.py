@@ -204,6 +204,15 @@ def test_a_series_needs_no_second_mode(plain, tmp_path):
     np.testing.assert_array_equal(done.to_zarr(tmp_path / "dense")[...], completed)
 
 
+def test_a_fit_in_single_precision_is_nearly_the_same(plain):
+    options = {"C": 1e2, "method": "rcg", "max_iterations": 15, "constraint": Hankel(22, 1e-2)}
+    single, double = (
+        np.asarray(slrt.complete(plain, (4,), precision=kind, **options).to_dask())
+        for kind in ("float32", "float64")
+    )
+    np.testing.assert_allclose(single, double, atol=1e-2)
+
+
 def test_a_series_without_structure_is_refused(plain):
     with pytest.raises(InvalidInput, match=r"constraint=Hankel\(30\)"):
         slrt.complete(plain, (1,), C=1.0)

@@ -7,6 +7,7 @@ ever held.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class EmbeddedStore(ObservationStore):
     @property
     def embedding(self) -> Embedding:
         """Of the tensor with its modes in `mode_order`."""
-        return Embedding(
+        return _embedding(
             tuple(self.shape[mode] for mode in self.mode_order),
             tuple(self.tau[mode] for mode in self.mode_order),
         )
@@ -82,6 +83,12 @@ class EmbeddedStore(ObservationStore):
     def _edges(self, count: int) -> list[int]:
         parts = min(self.parts, math.prod(self.tau), math.prod(self.shape))
         return [part * count // parts for part in range(parts + 1)]
+
+
+@functools.lru_cache(maxsize=8)
+def _embedding(shape: tuple[int, ...], tau: tuple[int, ...]) -> Embedding:
+    """Always the same one, for it keeps where its windows' rows are."""
+    return Embedding(shape, tau)
 
 
 def load_runs(assignment: Assignment) -> Iterator[Block]:

@@ -22,12 +22,14 @@ class Box:
     """lower ≤ W ≤ upper at some entries; bounds along a mode of the tensor as it is stored.
 
     where : "all", "observed", the path of a store, or K tuples of indices
+    digest : of that store, so that what was read of another one is not taken for it
     """
 
     mode: int
     lower: tuple[float, ...]
     upper: tuple[float, ...]
     where: Any = "all"
+    digest: str = ""
 
     def of(self, store: EmbeddedStore, seen: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
         """The bounds of every entry, its modes in the store's order; ±∞ for none."""
