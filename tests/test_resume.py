@@ -180,11 +180,15 @@ def test_certificates_after_the_first_are_the_same_to_the_last_bit(store, stop_a
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"center": True}, {"precision": "float32"}, {"threads": 2}, {"lambdas": (1.0, 2.0, 0.5)}],
-    ids=lambda options: next(iter(options)),
+    ("options", "method"),
+    [
+        ({"center": True}, "rcg"),
+        ({"precision": "float32"}, "rtr"),
+        ({"threads": 2}, "rcg"),
+        ({"lambdas": (1.0, 2.0, 0.5)}, "rtr"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value,
 )
-@pytest.mark.parametrize("method", ["rcg", "rtr"])
 def test_it_does_so_with_every_setting(options, method, store, stop_and_resume, monkeypatch):
     monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 5)
     assert_same(*reversed(stop_and_resume(store(), 3, method=method, **options)))
