@@ -72,10 +72,6 @@ class Observed:
         """The tensor where it was observed, else zero."""
         return np.where(self.seen, tensor, 0.0)
 
-    def clipped(self, tensor: Tensor) -> Tensor:
-        """The nearest tensor within the bounds."""
-        return tensor if self.lower is None else np.clip(tensor, self.lower, self.upper)
-
 
 @functools.lru_cache(maxsize=2)
 def observed(store: EmbeddedStore, offset: float, box: Box | None = None) -> Observed:
