@@ -77,9 +77,9 @@ class MeasureHankel(OnTensors):
     def gathered(self) -> tuple[str, ...]:
         return (self.vector,)
 
-    def kept(self, block: Block, tensors: tuple[Tensor, ...]) -> tuple[()]:
-        self.keep(block, self.less, tensors[0])
-        return ()
+    @property
+    def kept_name(self) -> str:
+        return self.less
 
     def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Any, ...]:
         setting, embedding = self.setting, self.setting.store.embedding

@@ -12,6 +12,7 @@ that size crosses between blocks in an iteration.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -118,9 +119,14 @@ class OnTensors(Program):
     setting: Setting
 
     @property
+    @abstractmethod
     def gathered(self) -> tuple[str, ...]:
         """The names of the vectors."""
-        raise NotImplementedError
+
+    @property
+    def kept_name(self) -> str:
+        """Under which name blocks keep their pieces of a tensor, for programs that leave one."""
+        return ""
 
     def first(self) -> Told:
         return Told(GATHER)
@@ -136,18 +142,13 @@ class OnTensors(Program):
                 tensor.reshape(-1)[store.piece(block)] = block.vector(name)
             return tensors
         if message.phase == KEEP:
-            return self.kept(block, message.tensors)
+            block.fresh(self.kept_name)[:] = message.tensors[0].reshape(-1)[store.piece(block)]
+            return ()
         return self.swept(block, message.tensors, total)
 
-    def kept(self, block: Block, tensors: tuple[Tensor, ...]) -> tuple[()]:
-        raise NotImplementedError
-
+    @abstractmethod
     def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> Any:
-        raise NotImplementedError
-
-    def keep(self, block: Block, name: str, tensor: Tensor) -> None:
-        """Leave a tensor under a name, every block its piece."""
-        block.fresh(name)[:] = tensor.reshape(-1)[self.setting.store.piece(block)]
+        """Add what the windows of a block contribute, given the tensors that were told."""
 
 
 @dataclass(frozen=True)
@@ -185,9 +186,9 @@ class HankelSolve(OnTensors):
     def gathered(self) -> tuple[str, ...]:
         return tuple(name for name in (self.start, self.right_hand_side, self.at) if name)
 
-    def kept(self, block: Block, tensors: tuple[Tensor, ...]) -> tuple[()]:
-        self.keep(block, self.solution, tensors[0])
-        return ()
+    @property
+    def kept_name(self) -> str:
+        return self.solution
 
     def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Tensor]:
         embedding = self.setting.store.embedding

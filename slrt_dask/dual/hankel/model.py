@@ -9,6 +9,7 @@ zero. The rest of the mode needs no vectors: what is outside of the r_k is what 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator
@@ -82,7 +83,7 @@ class WindowModel:
         For modes A the sum over their subsets of (−1)^(|A| − |B|) times the inverse in B.
         """
         free = [not basis.whole for basis in self.bases]
-        tables = {}
+        tables: dict[tuple[bool, ...], NDArray[np.float64]] = {}
         for chosen in itertools.product((False, True), repeat=len(free)):
             if not all(inside or can for inside, can in zip(chosen, free, strict=True)):
                 continue
@@ -90,11 +91,12 @@ class WindowModel:
                 (False, True) if inside and can else (inside,)
                 for inside, can in zip(chosen, free, strict=True)
             ]
-            tables[chosen] = sum(
+            terms = [
                 (-1.0) ** (sum(chosen) - sum(subset)) * self._inverse(subset)
                 for subset in itertools.product(*choices)
-            )
-        return tables  # type: ignore[return-value]
+            ]
+            tables[chosen] = functools.reduce(np.add, np.broadcast_arrays(*terms))
+        return tables
 
     def _inverse(self, chosen: tuple[bool, ...]) -> NDArray[np.float64]:
         """1 / (δ + Σ λ_k θ_k), θ being zero in the modes that are not chosen."""

@@ -64,9 +64,9 @@ class HankelRightHandSide(OnTensors):
     def gathered(self) -> tuple[str, ...]:
         return (self.vector,)
 
-    def kept(self, block: Block, tensors: tuple[Tensor, ...]) -> tuple[()]:
-        self.keep(block, self.target, tensors[0])
-        return ()
+    @property
+    def kept_name(self) -> str:
+        return self.target
 
     def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Tensor]:
         embedding, model = self.setting.store.embedding, self.setting.model
