@@ -11,11 +11,10 @@ import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from dask.base import tokenize
 from numpy.typing import ArrayLike, NDArray
@@ -115,33 +114,33 @@ class Completion:
         sizes = self._chunk_sizes() if chunks is None else chunks
         if len(sizes) != len(self.shape) or any(size < 1 for size in sizes):
             raise InvalidInput(f"chunks must be {len(self.shape)} positive numbers, not {sizes}")
-        grid = da.core.normalize_chunks(sizes, shape=self.shape)
         if self.header.dense:
-            return self._stored_tensor(grid, enforce)
+            if enforce and constraints_of(self.header.constraint).bounds is None:
+                raise InvalidInput(
+                    "there is nothing to enforce: a Hankel fit has no other constraint"
+                )
+            # Bounds hold as it is stored.
+            return self._lazy(read_tensor, sizes)
+        enforced = Enforced.of(self.header) if enforce else None
+        return self._lazy(_chunk_task, sizes, digest=self.header.digest, enforced=enforced)
+
+    def _lazy(self, task: Callable[..., Any], sizes: tuple[int, ...], **given: Any) -> Any:
+        """The tensor as the dask array whose blocks `task` makes."""
+        # It takes a second, which a command or a worker that makes no array need not spend.
+        import dask.array as da
+
+        grid = da.core.normalize_chunks(sizes, shape=self.shape)
+        enforced = given.get("enforced") is not None
+        token = tokenize(self.path, self.header.digest, grid, enforced)
         return da.map_blocks(
-            _chunk_task,
+            task,
             path=self.path,
-            digest=self.header.digest,
-            enforced=Enforced.of(self.header) if enforce else None,
             held=self._held,  # as long as there is the array there is what it is computed from
             chunks=grid,
             dtype=np.float64,
             meta=np.zeros((0,) * len(self.shape)),
-            name=f"slrt-complete-{tokenize(self.path, self.header.digest, grid, enforce)}",
-        )
-
-    def _stored_tensor(self, grid: Any, enforce: bool) -> Any:
-        if enforce and constraints_of(self.header.constraint).bounds is None:
-            raise InvalidInput("there is nothing to enforce: a Hankel fit has no other constraint")
-        # Bounds hold as it is stored.
-        return da.map_blocks(
-            read_tensor,
-            path=self.path,
-            held=self._held,
-            chunks=grid,
-            dtype=np.float64,
-            meta=np.zeros((0,) * len(self.shape)),
-            name=f"slrt-tensor-{tokenize(self.path, self.header.digest, grid)}",
+            name=f"slrt-complete-{token}",
+            **given,
         )
 
     def to_zarr(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import warnings
 
 import dask
@@ -24,6 +25,11 @@ for _name, _value in QUIET.items():
     # For the processes that tests start.
     _variable = "DASK_" + _name.replace(".", "__").replace("-", "_").upper()
     os.environ.setdefault(_variable, str(_value))
+
+
+# Tests start many processes, and each would compile the whole package where bytecode is not kept.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 # Files go to the processes that run tests in this order. Those that mostly wait, for processes and

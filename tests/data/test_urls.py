@@ -41,6 +41,8 @@ KEYS = {
     "AWS_SECRET_ACCESS_KEY": "testing",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
+# Objects here are small, and need not be asked for their size first.
+AT_ONCE = {"max_concurrency": 1}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,7 @@ def bucket():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
             patch.setenv(name, value)
+        patch.setitem(fsspec.config.conf, "s3", AT_ONCE)
         s3fs.S3FileSystem().mkdir("bucket")
         yield "s3://bucket"
     forget_sessions()
@@ -111,8 +114,10 @@ def shared(request, tmp_path, process_client):
     # Not os.environ.update itself: workers would be sent a copy of the environment to update.
     def learn():
         os.environ.update(credentials)
+        fsspec.config.conf["s3"] = AT_ONCE
 
     def forget():
+        fsspec.config.conf.pop("s3")
         for name in credentials:
             os.environ.pop(name)
 
