@@ -72,9 +72,9 @@ def test_a_resumed_run_can_be_quiet_or_show_its_log(run_command, stopped):
     assert "iteration    3" not in log.stderr
 
 
-def test_a_run_goes_on_with_worker_processes(run_command, stopped, undisturbed):
+def test_a_run_goes_on_with_worker_processes(run_command, stopped, undisturbed, process_client):
     run = stopped()
-    said = run_command("resume", run, "--workers", "2", "--threads", "1")
+    said = run_command("resume", run, "--scheduler", process_client.scheduler.address)
     assert said.exit_code == 0, said.stderr
     done = slrt_dask.load_completion(run / "completion")
     assert len(done.records) == 12

@@ -1,7 +1,7 @@
 """Ingest stays within about a batch plus a partition, however large the source.
 
 Peaks are measured in a process of their own. The same measurement with a batch and a partition as
-large as the source must exceed the bound, or the measurement would prove nothing.
+large as the source must exceed the bounds, or the measurement would prove nothing.
 """
 
 from __future__ import annotations
@@ -70,9 +70,14 @@ def table(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("dask", 35.0), ("csv", 25.0)])
-def test_peak_memory_is_bounded_by_batch_and_partition(tmp_path, table, kind, bound):
-    bounded = growth(kind, tmp_path / "bounded", table, 50_000 if kind == "dask" else 25_000)
-    at_once = growth(kind, tmp_path / "at_once", table, 10_000_000)
-    assert bounded < bound, f"grew by {bounded:.0f} MB"
-    assert at_once > 2 * bound, f"grew by {at_once:.0f} MB only, so the bound proves nothing"
+@pytest.mark.parametrize(
+    ("kind", "entries", "bound"), [("dask", 50_000, 35.0), ("csv", 25_000, 25.0)]
+)
+def test_peak_memory_is_bounded_by_batch_and_partition(tmp_path, table, kind, entries, bound):
+    grown = growth(kind, tmp_path / "bounded", table, entries)
+    assert grown < bound, f"grew by {grown:.0f} MB"
+
+
+def test_without_bounds_the_peak_is_seen_to_be_larger(tmp_path, table):
+    grown = growth("csv", tmp_path / "at_once", table, 10_000_000)
+    assert grown > 2 * 35.0, f"grew by {grown:.0f} MB only, so the bounds prove nothing"
