@@ -33,6 +33,8 @@ from slrt_dask.kernels import sweeps, vectors
 from slrt_dask.kernels.rows import lanes_for
 
 NO_SUMS = np.zeros((0, 0))
+CLEARLY = 4.0
+"""How many times larger one ⟨r, r⟩ has to be than another to learn from their difference."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class InnerOutcome:
 
     sweeps : products with the operator that were made
     converged : whether ‖r‖ reached the tolerance within the iterations allowed
+    missed : how much ½⟨b + r, x⟩ misses for every unit of ⟨r, r⟩, as seen on the way; at least that
     """
 
     iterations: int
@@ -50,6 +53,7 @@ class InnerOutcome:
     r_dot_x: float
     x_dot_x: float
     r_dot_r: float
+    missed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Round:
 
     phase : begin | residual | iterate | finish | resume | measure
     sums : complete fibre sums of the slab mode for the vector swept last
+    history : ⟨r, r⟩ before every iteration so far, and what each one added to ½⟨b + r, x⟩
     """
 
     phase: str
@@ -67,6 +72,7 @@ class Round:
     iteration: int = 0
     sweeps: int = 0
     squared_residual: float = math.inf
+    history: tuple[tuple[float, float], ...] = ()
 
 
 Sums = tuple[Matrix, NDArray[np.float64]]
@@ -222,13 +228,32 @@ class ConjugateGradient(Program):
             beta, denominator = 0.0, curvature
         shrinking = min(1.0, rr / message.squared_residual)
         last = rr * shrinking <= self.tolerance**2 or message.iteration + 1 >= self.max_iterations
+        alpha = rr / denominator
         return Round(
-            "finish" if last else "iterate", sums, rr / denominator, beta,
-            message.iteration + 1, message.sweeps, rr,
+            "finish" if last else "iterate", sums, alpha, beta, message.iteration + 1,
+            message.sweeps, rr, (*message.history, (rr, 0.5 * alpha * rr)),
         )  # fmt: skip
+
+    def sent(self, message: Round) -> Round:
+        return replace(message, history=())
 
     def _outcome(self, message: Round, scalars: NDArray[np.float64]) -> InnerOutcome:
         rr, bx, rx, xx = (float(value) for value in scalars)
         return InnerOutcome(
-            message.iteration, message.sweeps, rr <= self.tolerance**2, bx, rx, xx, rr
-        )
+            message.iteration, message.sweeps, rr <= self.tolerance**2, bx, rx, xx, rr,
+            missed_value(message.history, rr),
+        )  # fmt: skip
+
+
+def missed_value(history: tuple[tuple[float, float], ...], rr: float) -> float:
+    """The most that a solve, stopped at some iteration, was seen to miss per unit of ⟨r, r⟩.
+
+    history : see Round;  rr : ⟨r, r⟩ in the end. What an iteration with a residual hardly larger
+    than the last one missed is not seen yet, so such ones are not asked.
+    """
+    missed, still = 0.0, 0.0
+    for before, gained in reversed(history):
+        still += gained
+        if before > CLEARLY * rr:
+            missed = max(missed, still / (before - rr))
+    return missed

@@ -34,12 +34,14 @@ class InnerSummary:
     """How the inner solve behind an evaluation ended; relative to the observations.
 
     violation : by how much constraints were missed when multipliers were last looked at
+    noise_scale : what the solve showed of how much a residual costs; see `optim.accuracy`
     """
 
     iterations: int
     residual: float
     converged: bool
     violation: float = 0.0
+    noise_scale: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,10 @@ class DualProblem:
 
     def _summary(self, outcome: InnerOutcome, norm: float) -> InnerSummary:
         residual = math.sqrt(outcome.r_dot_r) / norm if norm > 0.0 else 0.0
-        return InnerSummary(outcome.iterations, residual, outcome.converged)
+        noise_scale = outcome.missed * norm**2
+        return InnerSummary(
+            outcome.iterations, residual, outcome.converged, noise_scale=noise_scale
+        )
 
 
 def checked_norm(norm: float) -> float:

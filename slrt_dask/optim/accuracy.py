@@ -8,8 +8,9 @@ s/g is at most one over the squared relative misfit: large where the data are fi
    well below 1 a gradient is always mostly signal.
 2. Two costs that differ by less than their noise s ρ² are not compared. The decrease is then taken
    from the slopes at both ends (the trapezoidal rule), which are right to first order by rule 1.
-3. s is given, or else measured: whenever a point is solved again more tightly, the rise of its
-   cost over the fall of its ρ² is a lower estimate of s, and the largest one seen is kept.
+3. s is given, or else measured: in the course of a solve, or when a point is solved again more
+   tightly, the rise of the cost over the fall of ρ² is a lower estimate of s, and the largest one
+   seen is kept.
 
 If a search still fails, `tightening` lowers ρ tenfold for good before failure is declared.
 This file changes when these rules do.
@@ -32,9 +33,9 @@ TIGHTER = 0.1
 class Accuracy:
     """The accuracy policy shared by all methods."""
 
-    factor: float = 0.05
+    factor: float = 0.1
     """Relative error of the gradient that inner solves may cause."""
-    loosest: float = 1e-2
+    loosest: float = 3e-2
     tightest: float = 1e-12
     noise_scale: float | None = None
     """s = C‖y‖² where the caller knows it; None to measure it."""

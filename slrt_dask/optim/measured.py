@@ -52,8 +52,10 @@ class MeasuredProblem:
         return self.problem.manifold
 
     def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
-        """The problem's evaluation, its cost finite."""
+        """The problem's evaluation, its cost finite; the noise seen is noted."""
         evaluation: Evaluation = self.problem.evaluate(point, rtol=rtol, warm=warm)
+        if self.accuracy.noise_scale is None:
+            self.noise_scale = max(self.noise_scale, evaluation.inner.noise_scale)
         self.inner_iterations += evaluation.inner.iterations
         self.inner_converged &= evaluation.inner.converged
         if not math.isfinite(evaluation.cost):
@@ -87,10 +89,10 @@ class MeasuredProblem:
         )
 
     def begin(self, point: Point, warm: Evaluation | None = None) -> Linearised:
-        """The first evaluation of a run, done twice where the noise has to be measured."""
+        """The first evaluation of a run, done twice where one solve tells nothing of the noise."""
         accuracy = self.accuracy
         evaluation = self.evaluate(point, rtol=accuracy.loosest, warm=warm)
-        if accuracy.noise_scale is None:
+        if accuracy.noise_scale is None and self.noise_scale == 0.0:
             evaluation = self.sharpen(evaluation)
         return self.renew(self.settle(self.linearise(evaluation), tightening=1.0), tightening=1.0)
 

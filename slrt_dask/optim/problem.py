@@ -33,6 +33,10 @@ class InnerReport(Protocol):
     def violation(self) -> float:
         """By how much constraints are missed, relative to ‖y‖; 0 where there are none."""
 
+    @property
+    def noise_scale(self) -> float:
+        """At least so much of the cost was missing per ‖r‖²/‖y‖² on the way; 0 if not known."""
+
 
 class Evaluation(Protocol):
     """What is known of g at a point; it may carry an opaque dual besides."""

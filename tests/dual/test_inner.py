@@ -157,3 +157,17 @@ def test_a_value_that_is_not_a_number_is_an_error_not_an_answer(pair):
     )  # fmt: skip
     with pytest.raises(NumericalBreakdown, match="not a number"):
         made.engine.run(program)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("C", [1.0, 100.0])
+def test_a_solve_shows_how_much_a_residual_costs_and_never_too_much(order, C, pair):
+    made = pair(order, C=C)
+    bound = C * np.sum(made.dense.y**2)
+    loose = made.problem.evaluate(made.point, rtol=1e-1, warm=None)
+    tight = made.problem.evaluate(made.point, rtol=1e-4, warm=None)
+    for evaluation in (loose, tight):
+        assert 0.0 < evaluation.inner.noise_scale <= bound * (1 + 1e-9)
+    # What the tight solve saw on its way is what the loose one missed, or more.
+    fallen = loose.inner.residual**2 - tight.inner.residual**2
+    assert tight.inner.noise_scale >= (1 - 1e-6) * (tight.cost - loose.cost) / fallen

@@ -21,6 +21,7 @@ class Inner:
     residual: float
     iterations: int = 1
     converged: bool = True
+    noise_scale: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class DenseInner:
     residual: float
     converged: bool
     violation: float = 0.0
+    noise_scale: float = 0.0
 
 
 @dataclass(frozen=True)
