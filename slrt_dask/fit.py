@@ -36,6 +36,7 @@ from slrt_dask.runs import (
     open_run,
     refuse_used_directory,
 )
+from slrt_dask.tuning.tuning import Tuning, tuned
 
 Number = TypeVar("Number", int, float)
 UNFINISHED = (StopReason.INTERRUPTED,)
@@ -52,7 +53,7 @@ def complete(
     lambdas: tuple[float, ...] | None = None,
     method: str = "auto",
     inner: str = "joint",
-    center: bool = False,
+    center: bool | None = None,
     gap_tolerance: float = 1e-3,
     gradient_tolerance: float = 1e-6,
     max_iterations: int = 200,
@@ -69,20 +70,23 @@ def complete(
 ) -> Completion:
     """Complete a tensor from its observations; the answer comes with a certificate.
 
-    ranks : one rank per mode
+    ranks : one rank per mode, or "auto": those that predict held-out observations best
     constraint : Nonnegative(…), Bounds(…) or Linear(…), or a list of them: what the completed
         tensor has to satisfy; or Hankel(…): what structure it has
-    C, lambdas : weights of the misfit and of the modes; only their products matter. `lambdas=None`
-        weighs every mode by its length
+    C, lambdas : weights of the misfit and of the modes; only their products matter. C="auto" finds
+        them on held-out observations, together with the ranks if these are "auto" too;
+        `lambdas=None` then leaves every mode's weight free, and else weighs it by its length
     method : "rcg", "rtr", or "auto" (conjugate gradients, which need fewer sweeps on every tensor
         measured; for Hankel the trust region)
     inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
         multipliers, as in the paper, which takes many more sweeps
-    center : fit the deviations from the observed mean
+    center : fit the deviations from the observed mean; None does so where ranks are searched for
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
     gradient_tolerance : or when the gradient norm is this small, relative to the cost
-    validation : a store of held-out observations; its error is recorded with every iteration
+    validation : a store of held-out observations; its error is recorded with every iteration.
+        What is "auto" is judged on it, and without it on a tenth of the observations, which the
+        answer is then fitted to again
     run_directory : where records, checkpoints and the completion are kept; a new directory
     client : a distributed client; without one the fit runs in this process, with threads
     memory_limit : bytes that a worker (or this process) may use, as a number or like "4GB"
@@ -90,17 +94,18 @@ def complete(
         run directory
     """
     _refuse_what_is_not_there(ranks, C)
+    free_ranks, free_C = isinstance(ranks, str), isinstance(C, str)
     constraints = constraints_of(constraint)
     constraints.check_shape(store.shape)
     if inner == "alternating" and constraints.linear:
         raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     settings = FitSettings(
-        ranks=_numbers("ranks", ranks, int),
-        C=cast(float, C),
+        ranks=(1,) * store.order if free_ranks else _numbers("ranks", ranks, int),
+        C=1.0 if free_C else cast(float, C),
         lambdas=None if lambdas is None else _numbers("lambdas", lambdas, float),
         method=method,
         inner=inner,
-        center=center,
+        center=(free_ranks and not constraints.hankel) if center is None else center,
         gap_tolerance=gap_tolerance,
         gradient_tolerance=gradient_tolerance,
         max_iterations=max_iterations,
@@ -124,10 +129,14 @@ def complete(
         settings = replace(settings, constraint=table)  # checked again, with its constraint
         request = Request(store, settings, connection, memory_limit, threads, validation)
         request.plan()
+        events: list[str] = []
+        if free_ranks or free_C:
+            request, tuning = _tuned(request, free_ranks, free_C, observers)
+            events.append(str(tuning))
         if where is None and connection is not None:
-            return _fit_without_a_directory(request, observers)
+            return _fit_without_a_directory(request, observers, events)
         remedy = "start workers and resume the run"
-        return _fit_in(request, where, observers, cadence, remedy)
+        return _fit_in(request, where, observers, cadence, remedy, events)
 
 
 def resume(
@@ -154,7 +163,9 @@ def resume(
             return done
         connection = stack.enter_context(_connected(client))
         store, validation = run.open_store(), run.open_validation()
-        request = Request(store, run.settings, connection, memory_limit, threads, validation)
+        request = Request(
+            store, run.settings, connection, memory_limit, threads, validation, run.read_start()
+        )
         remedy = "start workers and resume again"
         return _persisted(request, lambda: run, run.path, observers, cadence, ["resumed"], remedy)
 
@@ -203,11 +214,26 @@ def _stored(
             raise
 
 
-def _fit_without_a_directory(request: Request, observers: Sequence[Observer[Any]]) -> Completion:
+def _tuned(
+    request: Request, free_ranks: bool, free_C: bool, observers: Sequence[Observer[Any]]
+) -> tuple[Request, Tuning]:
+    """The request with the settings that were searched for, about to be fitted to everything."""
+    told = tuple(observer.on_trial for observer in observers if hasattr(observer, "on_trial"))
+    tuning = tuned(request, free_ranks, free_C, told)
+    # The factors are kept as they were chosen; a structure in stages is fitted again from them.
+    settings = replace(tuning.settings, chosen=request.settings.tau is None)
+    found = replace(request, settings=settings, start=tuning.point)
+    found.plan()
+    return found, tuning
+
+
+def _fit_without_a_directory(
+    request: Request, observers: Sequence[Observer[Any]], events: list[str]
+) -> Completion:
     """Fit on a cluster; what workers may lose is kept beside the observations, which they see."""
     held = TemporaryPlace(scratch_parent(request.store.path))
     where, cadence = Path(held.path) / "run", Cadence.of(WITHOUT_A_DIRECTORY)
-    done = _fit_in(request, where, observers, cadence, "give a run directory", held)
+    done = _fit_in(request, where, observers, cadence, "give a run directory", events, held)
     shutil.rmtree(where / CHECKPOINTS, ignore_errors=True)
     return done
 
@@ -218,6 +244,7 @@ def _fit_in(
     observers: Sequence[Observer[Any]],
     cadence: Cadence,
     remedy: str,
+    events: list[str],
     held: TemporaryPlace | None = None,
 ) -> Completion:
     """Fit with a new run directory, or without one."""
@@ -229,10 +256,12 @@ def _fit_in(
             if where is None:
                 return None
             return stack.enter_context(
-                create_run(where, request.store, request.validation, request.settings, held)
+                create_run(
+                    where, request.store, request.validation, request.settings, held, request.start
+                )
             )
 
-        return _persisted(request, run, where, observers, cadence, [], remedy)
+        return _persisted(request, run, where, observers, cadence, events, remedy)
 
 
 def _persisted(
@@ -274,11 +303,12 @@ def _numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]
 
 
 def _refuse_what_is_not_there(ranks: object, C: object) -> None:
-    if isinstance(ranks, str):
+    if ranks == "certified":
         raise NotYetAvailable(
-            f"ranks={ranks!r} is not yet available; give one rank per mode, such as (10, 10, 5)"
+            "ranks='certified' is not yet available; give one rank per mode, such as (10, 10, 5), "
+            "or 'auto' for those that predict best"
         )
-    if isinstance(C, str):
-        raise NotYetAvailable(
-            f"C={C!r} is not yet available; give a number, larger for a closer fit to the data"
-        )
+    if isinstance(ranks, str) and ranks != "auto":
+        raise InvalidConfig(f"ranks is {ranks!r}; give one rank per mode, or 'auto'")
+    if isinstance(C, str) and C != "auto":
+        raise InvalidConfig(f"C is {C!r}; give a positive number, or 'auto'")

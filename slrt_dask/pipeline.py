@@ -32,6 +32,7 @@ from slrt_dask.monitor import LogObserver
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.optim.accuracy import Accuracy
 from slrt_dask.optim.loop import minimise
+from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.rcg import ConjugateGradient
 from slrt_dask.optim.records import IterationRecord, Observer
@@ -52,6 +53,7 @@ class Fit:
     offset : what was subtracted from the observations
     validation : held-out observations, if there are any
     newcomers : who tells of workers that have joined, where there are workers
+    start : factors to start from; the observations' leading directions if None
     """
 
     engine: Engine
@@ -60,6 +62,7 @@ class Fit:
     offset: float
     validation: ObservationStore | None
     newcomers: Newcomers | None = None
+    start: Point | None = None
 
     @classmethod
     def of(
@@ -70,9 +73,10 @@ class Fit:
         validation: ObservationStore | None,
         newcomers: Newcomers | None = None,
         most_extra: int | None = None,
+        start: Point | None = None,
     ) -> Fit:
         problem = problem_of(engine, settings, offset, most_extra)
-        return cls(engine, problem, settings, offset, validation, newcomers)
+        return cls(engine, problem, settings, offset, validation, newcomers, start)
 
     def run(
         self,
@@ -89,7 +93,7 @@ class Fit:
         if state is None and self.problem.notice:
             logger.info("%s", self.problem.notice)
             events.append(self.problem.notice)
-        start: Any = spectral_start(self.problem, self.settings.seed) if state is None else state
+        start: Any = self._first_point() if state is None else state
         kept = None if run is None else self._kept(run, cadence, state, events)
         outcome = minimise(
             self.problem,
@@ -100,6 +104,7 @@ class Fit:
                 self.settings.gradient_tolerance,
                 self.settings.max_iterations,
                 self.settings.max_seconds,
+                self.settings.chosen,
             ),
             observers=[LogObserver(), *([kept] if kept else []), *observers, *self._moving(kept)],
             validate=None if self.validation is None else self._validation_error,
@@ -110,6 +115,11 @@ class Fit:
         if kept is not None:
             records = kept.end(outcome.state, records)
         return write_result(self, outcome, records, run)
+
+    def _first_point(self) -> Point:
+        if self.start is not None:
+            return self.start
+        return spectral_start(self.problem, self.settings.seed)
 
     @property
     def _method(self) -> Any:

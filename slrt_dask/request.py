@@ -31,6 +31,7 @@ from slrt_dask.engine.placement import Place, cluster_places
 from slrt_dask.engine.plan import Plan, plan_embedded, plan_fit
 from slrt_dask.errors import InvalidInput
 from slrt_dask.newcomers import Newcomers
+from slrt_dask.optim.manifold import Point
 from slrt_dask.pipeline import Fit
 from slrt_dask.posing import embedded
 
@@ -47,6 +48,8 @@ class Request:
     memory_limit: int | str | None
     threads: int | None
     validation: ObservationStore | None
+    start: Point | None = None
+    """Factors to start from; the observations' leading directions if None."""
 
     def plan(self) -> Plan:
         """The plan for the workers that there are now; refused if it does not fit."""
@@ -81,6 +84,7 @@ class Request:
                 self.validation,
                 newcomers,
                 plan.extra,
+                self.start,
             )
 
     def _tell_who_is_left_out(self, plan: Plan) -> None:

@@ -4,6 +4,8 @@
 <run>/records.jsonl     one line per iteration
 <run>/checkpoints/      states from which the run can go on
 <run>/completion/       the result, once there is one
+<run>/start.npz         the factors that it starts from, where these were searched for
+<run>/search.json       and what that search tried
 <run>/rows-…            the rows of its linear constraints, if they were given in memory
 <run>/lock              held by the process that is at work on the run, as long as it lives
 """
@@ -21,6 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slrt_dask.completion import TemporaryPlace
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import is_url, normal_path
@@ -32,10 +36,12 @@ from slrt_dask.errors import (
     StoreExists,
     StoreNotFound,
 )
+from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.records import IterationRecord
 
 FORMAT_VERSION = 1
 LOCK, SETTINGS, CHECKPOINTS, ROWS = "lock", "settings.json", "checkpoints", "rows-"
+START, SEARCH = "start.npz", "search.json"
 UNFINISHED = ".part"
 logger = logging.getLogger("slrt_dask")
 
@@ -92,6 +98,13 @@ class RunDirectory:
             )
         return store
 
+    def read_start(self) -> Point | None:
+        """The factors that the run starts from, where they were searched for."""
+        if not (self.path / START).exists():
+            return None
+        with np.load(self.path / START, allow_pickle=False) as content:
+            return tuple(content[name] for name in sorted(content.files))
+
     def keep_records(
         self, last_iteration: int
     ) -> tuple[tuple[IterationRecord, ...], tuple[IterationRecord, ...]]:
@@ -144,7 +157,7 @@ def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
 
 def _holds_nothing(path: Path) -> bool:
     """Whether a directory is empty, but for what a process killed while making a run leaves."""
-    left = (LOCK, SETTINGS + UNFINISHED)
+    left = (LOCK, SETTINGS + UNFINISHED, START)
     return all(entry.name in left or entry.name.startswith(ROWS) for entry in path.iterdir())
 
 
@@ -155,6 +168,7 @@ def create_run(
     validation: ObservationStore | None,
     settings: FitSettings,
     held: TemporaryPlace | None = None,
+    start: Point | None = None,
 ) -> Iterator[RunDirectory]:
     """Make a directory for a new run, locked as long as the context lasts.
 
@@ -165,6 +179,9 @@ def create_run(
     path.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         refuse_used_directory(path)  # somebody else may have made a run here in between
+        if start is not None:
+            factors = {f"factor{mode:03d}": factor for mode, factor in enumerate(start)}
+            np.savez(path / START, **factors)  # type: ignore[arg-type]
         _write_settings(path, store, validation, settings)
         run = replace(open_run(path), held=held)
         try:

@@ -26,6 +26,10 @@ class StopReason(Enum):
     INNER_LIMIT = (
         "Stopped: no further decrease was found, and inner solves ended before their tolerance."
     )
+    CHOSEN = (
+        "Stopped: at the factors that predicted held-out observations best; more iterations "
+        "predicted worse."
+    )
     ITERATIONS = "Stopped: the iteration limit was reached."
     SECONDS = "Stopped: the time limit was reached."
     INTERRUPTED = "Stopped: interrupted by the user; the last accepted point was kept."
@@ -50,6 +54,8 @@ class StopRules:
     """Met when ‖grad‖ ≤ gradient_tolerance · |g|, and constraints are missed by no more of ‖y‖."""
     max_iterations: int = 200
     max_seconds: float | None = None
+    chosen: bool = False
+    """Whether the start was chosen for good."""
 
     def __post_init__(self) -> None:
         for name in ("gap_tolerance", "gradient_tolerance"):
@@ -78,6 +84,8 @@ class StopRules:
         if state.exhausted:
             capped = not state.inner_converged
             return StopReason.INNER_LIMIT if capped else StopReason.EXHAUSTED
+        if self.chosen:
+            return StopReason.CHOSEN
         if state.iteration >= self.max_iterations:
             return StopReason.ITERATIONS
         if self.max_seconds is not None and seconds >= self.max_seconds:

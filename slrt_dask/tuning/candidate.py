@@ -1,0 +1,86 @@
+"""Settings that a search may try, and the steps from one to its neighbours.
+
+Only the products C·λ_k matter to the answer, so they are what is searched, as `strengths`: a mode
+with a large one may be fitted closely, one with a small one hardly takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+FIRST_RANK = 5
+RANK_STEP, SHARE_STEP, STRENGTH_STEP = 1.5, 3.0, 2.0
+"""By which factors neighbours differ in one rank, in one strength, and in all of them."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One choice of settings.
+
+    ranks : one per mode;  strengths : C·λ_k, one per mode
+    """
+
+    ranks: tuple[int, ...]
+    strengths: tuple[float, ...]
+
+    @classmethod
+    def first(cls, lengths: tuple[int, ...], shares: tuple[float, ...]) -> Candidate:
+        """Where a search begins: small ranks, and weights that hardly fit anything yet."""
+        largest = max(shares)
+        ranks = tuple(min(FIRST_RANK, length) for length in lengths)
+        return cls(ranks, tuple(share / largest for share in shares))
+
+    def scaled(self, factor: float) -> Candidate:
+        return replace(self, strengths=tuple(factor * strength for strength in self.strengths))
+
+    def with_strength(self, mode: int, factor: float) -> Candidate:
+        strengths = list(self.strengths)
+        strengths[mode] *= factor
+        return replace(self, strengths=tuple(strengths))
+
+    def with_rank(self, mode: int, up: bool, lengths: tuple[int, ...]) -> Candidate:
+        """One rank half as large again, or a third smaller, by one at least."""
+        ranks = list(self.ranks)
+        before = ranks[mode]
+        after = max(before + 1, round(before * RANK_STEP)) if up else round(before / RANK_STEP)
+        ranks[mode] = min(max(after, 1), lengths[mode])
+        return replace(self, ranks=tuple(ranks))
+
+
+@dataclass(frozen=True)
+class Move:
+    """A direction to look in: one rank, one strength, or all strengths (mode None)."""
+
+    kind: str
+    mode: int | None
+
+    def applied(self, candidate: Candidate, up: bool, lengths: tuple[int, ...]) -> Candidate:
+        if self.kind == "rank":
+            assert self.mode is not None
+            return candidate.with_rank(self.mode, up, lengths)
+        if self.mode is None:
+            return candidate.scaled(STRENGTH_STEP if up else 1.0 / STRENGTH_STEP)
+        return candidate.with_strength(self.mode, SHARE_STEP if up else 1.0 / SHARE_STEP)
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """What a search may change.
+
+    lengths : the largest rank of each mode
+    """
+
+    lengths: tuple[int, ...]
+    ranks: bool = True
+    strength: bool = True
+    shares: bool = True
+
+    def moves(self) -> Iterator[Move]:
+        modes = range(len(self.lengths))
+        if self.ranks:
+            yield from (Move("rank", mode) for mode in modes)
+        if self.shares and len(self.lengths) > 1:
+            yield from (Move("strength", mode) for mode in modes)
+        if self.strength:
+            yield Move("strength", None)

@@ -1,0 +1,123 @@
+"""The walk through candidates: which one is tried next, and when to be content.
+
+First all strengths are raised together, from where nothing is fitted to where the error on held-out
+observations turns: a path on which every fit starts warm from the one before. Then, from the best
+of these, one rank or strength at a time is changed, as long as that helps; a direction that helped
+is tried first the next time. The walk ends when no direction helps any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from slrt_dask.optim.manifold import Point
+from slrt_dask.tuning.candidate import Candidate, Freedom, Move
+
+PATH_STEP = 4.0
+"""Factor between neighbours on the path of strengths."""
+TURNED = 2
+"""How many strengths in a row that do no better end the path."""
+WORTH = 3e-3
+"""The error has to fall by this part of itself for a change to be made."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How well a candidate did.
+
+    error : root mean square error on held-out observations, at its best iteration
+    iterations : how many iterations from its start that was
+    point : the factors there, K matrices (n_k, r_k)
+    held : what the next candidate can start from beside the point, as long as the engine lives
+    """
+
+    candidate: Candidate
+    error: float
+    iterations: int
+    sweeps: int
+    seconds: float
+    point: Point
+    held: Any = field(default=None, compare=False, repr=False)
+
+
+Attempt = Callable[[Candidate, Tried | None], Tried | None]
+"""Fit a candidate, warm from another; None where there is no room for it."""
+
+
+@dataclass
+class Search:
+    """A search and what it has seen.
+
+    history : all that was tried, in order
+    """
+
+    freedom: Freedom
+    attempt: Attempt
+    most_trials: int
+    history: list[Tried] = field(default_factory=list)
+    _seen: set[Candidate] = field(default_factory=set)
+
+    @property
+    def best(self) -> Tried:
+        return min(self.history, key=lambda tried: tried.error)
+
+    @property
+    def is_spent(self) -> bool:
+        return len(self.history) >= self.most_trials
+
+    def run(self, first: Candidate) -> Tried:
+        """The best candidate found."""
+        if self.freedom.strength:
+            self._follow_path(first)
+        else:
+            self._try(first, None)
+        self._improve()
+        return self.best
+
+    def _follow_path(self, first: Candidate) -> None:
+        candidate, last, best, idle = first, None, None, 0
+        while idle < TURNED and not self.is_spent:
+            tried = self._try(candidate, last)
+            if tried is None:
+                return
+            better = best is None or tried.error < best
+            best = tried.error if better else best
+            # Before anything is fitted errors hardly differ, and their order means nothing.
+            idle = 0 if better else idle + 1
+            last, candidate = tried, candidate.scaled(PATH_STEP)
+
+    def _improve(self) -> None:
+        moves = list(self.freedom.moves())
+        upwards = dict.fromkeys(moves, True)
+        position, idle = 0, 0
+        while moves and idle < len(moves) and not self.is_spent:
+            move = moves[position % len(moves)]
+            position += 1
+            helped = next(
+                (up for up in (upwards[move], not upwards[move]) if self._goes(move, up)), None
+            )
+            idle = idle + 1 if helped is None else 0
+            upwards[move] = upwards[move] if helped is None else helped
+
+    def _goes(self, move: Move, up: bool) -> bool:
+        """Go as far as it helps; whether it did at all."""
+        helped = False
+        while not self.is_spent:
+            best = self.best
+            neighbour = move.applied(best.candidate, up, self.freedom.lengths)
+            if neighbour in self._seen:
+                return helped
+            tried = self._try(neighbour, best)
+            if tried is None or not tried.error < (1.0 - WORTH) * best.error:
+                return helped
+            helped = True
+        return helped
+
+    def _try(self, candidate: Candidate, warm: Tried | None) -> Tried | None:
+        self._seen.add(candidate)
+        tried = self.attempt(candidate, warm)
+        if tried is not None:
+            self.history.append(tried)
+        return tried

@@ -1,0 +1,189 @@
+"""From observations to the settings that predict held-out ones best."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slrt_dask.completion import TemporaryPlace
+from slrt_dask.config import FitSettings
+from slrt_dask.data.location import scratch_parent
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.optim.manifold import Point
+from slrt_dask.recovery import persist
+from slrt_dask.request import Request
+from slrt_dask.tuning.candidate import Candidate, Freedom
+from slrt_dask.tuning.search import Search, Tried
+from slrt_dask.tuning.trials import Trials, settings_of
+
+HELD_OUT = 0.1
+"""The part of the observations that candidates are judged on."""
+HELD_OUT_SEED = 1
+MOST_TRIALS = 60
+logger = logging.getLogger("slrt_dask")
+Listener = Callable[[Tried], None]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found.
+
+    settings : the settings of the best candidate
+    point : its factors, K matrices (n_k, r_k)
+    history : all candidates, in the order in which they were tried
+    held_out : how many observations they were judged on
+    """
+
+    settings: FitSettings
+    point: Point
+    history: tuple[Tried, ...]
+    held_out: int
+
+    @property
+    def error(self) -> float:
+        """Of the best candidate."""
+        return min(tried.error for tried in self.history)
+
+    @property
+    def standard_error(self) -> float:
+        """Of that error, were misfits normal."""
+        return self.error / math.sqrt(2 * self.held_out)
+
+    def __str__(self) -> str:
+        strengths = min(self.history, key=lambda tried: tried.error).candidate.strengths
+        products = ", ".join(f"{strength:.4g}" for strength in strengths)
+        return (
+            f"chosen among {len(self.history)} settings: ranks {self.settings.ranks}, "
+            f"C·λ = ({products}), which predict {self.held_out:,} held-out observations with a "
+            f"root mean square error of {self.error:.4g} ± {self.standard_error:.1g}"
+        )
+
+    def to_table(self) -> list[dict[str, Any]]:
+        """One row per candidate, as JSON takes it."""
+        return [
+            {
+                "ranks": list(tried.candidate.ranks),
+                "strengths": list(tried.candidate.strengths),
+                "error": tried.error,
+                "iterations": tried.iterations,
+                "sweeps": tried.sweeps,
+                "seconds": tried.seconds,
+            }
+            for tried in self.history
+        ]
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(self.to_table(), indent=2) + "\n", encoding="utf-8")
+
+
+def tuned(
+    request: Request, free_ranks: bool, free_C: bool, listeners: tuple[Listener, ...] = ()
+) -> Tuning:
+    """Search from a request whose settings say what is fixed.
+
+    Candidates are fitted without bounds and rows, which the chosen one then has to satisfy; a
+    Hankel structure is part of every fit. They are judged on the request's held-out observations
+    if it has any, or else on a tenth of its own.
+    """
+    structure = _structure(request.settings)
+    with _divided(request) as divided:
+        searched = replace(divided, settings=replace(request.settings, constraint=structure))
+        lengths = _lengths(searched)
+        shares = searched.settings.lambdas or tuple(map(float, lengths))
+        freedom = Freedom(
+            lengths, ranks=free_ranks, strength=free_C,
+            shares=free_C and searched.settings.lambdas is None and structure is None,
+        )  # fmt: skip
+        first = Candidate.first(lengths, shares)
+        if not free_ranks:
+            first = replace(first, ranks=searched.settings.ranks)
+        if not free_C:
+            C = searched.settings.C
+            first = replace(first, strengths=tuple(C * share for share in shares))
+        history = _searched(searched, freedom, first, shares, listeners)
+        assert divided.validation is not None
+        best = min(history, key=lambda tried: tried.error)
+        settings = settings_of(best.candidate, request.settings, shares)
+        tuning = Tuning(settings, best.point, tuple(history), divided.validation.nnz)
+    logger.info("%s", tuning)
+    return tuning
+
+
+def _searched(
+    request: Request,
+    freedom: Freedom,
+    first: Candidate,
+    shares: tuple[float, ...],
+    listeners: tuple[Listener, ...],
+) -> list[Tried]:
+    """All that was tried; when workers are lost the search begins again."""
+    begun = replace(request, settings=settings_of(first, request.settings, shares))
+
+    def attempt() -> list[Tried]:
+        with begun.fitting() as fit:
+            trials = Trials(
+                fit, shares, lambda settings: replace(request, settings=settings).plan()
+            )
+
+            def heard(candidate: Candidate, warm: Tried | None) -> Tried | None:
+                tried = trials.attempt(candidate, warm)
+                if tried is not None:
+                    logger.info("%s", describe(tried))
+                    for listener in listeners:
+                        listener(tried)
+                return tried
+
+            search = Search(freedom, heard, MOST_TRIALS)
+            search.run(first)
+            return [replace(tried, held=None) for tried in search.history]
+
+    return persist(
+        attempt,
+        request.connection,
+        plan=begun.plan,
+        reached=lambda: -1,
+        events=[],
+        remedy="start workers and search again",
+    )
+
+
+def describe(tried: Tried) -> str:
+    """One line about a candidate."""
+    strengths = ", ".join(f"{strength:.4g}" for strength in tried.candidate.strengths)
+    return (
+        f"ranks {tried.candidate.ranks}  C·λ ({strengths})  rmse {tried.error:.5g}  "
+        f"{tried.sweeps} sweeps  {tried.seconds:.1f} s"
+    )
+
+
+def _structure(settings: FitSettings) -> Any:
+    """What of the constraints is part of every candidate."""
+    tables = settings.constraint
+    if isinstance(tables, dict):
+        tables = (tables,)
+    return next((table for table in tables or () if "tau" in table), None)
+
+
+def _lengths(request: Request) -> tuple[int, ...]:
+    tau = request.settings.tau or (1,) * request.store.order
+    return tuple(n - t + 1 for n, t in zip(request.store.shape, tau, strict=True))
+
+
+@contextlib.contextmanager
+def _divided(request: Request) -> Iterator[Request]:
+    """The request with held-out observations: those given, or some of its own."""
+    if request.validation is not None:
+        yield request
+        return
+    store: ObservationStore = request.store
+    place = TemporaryPlace(scratch_parent(store.path))
+    train, held_out = store.split(
+        HELD_OUT, HELD_OUT_SEED, train_path=f"{place.path}/train", test_path=f"{place.path}/test"
+    )
+    yield replace(request, store=train, validation=held_out)
