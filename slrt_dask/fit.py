@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import distributed
-import numpy as np
 
+from slrt_dask.arguments import Free, numbers
 from slrt_dask.checkpoint import Cadence, newest_iteration
 from slrt_dask.combining import Constraint, Constraints, constraints_of
 from slrt_dask.completion import Completion, TemporaryPlace, load_completion
@@ -22,7 +22,7 @@ from slrt_dask.config import FitSettings
 from slrt_dask.connection import Connection
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, SlrtError
+from slrt_dask.errors import InvalidInput, SlrtError
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.recovery import persist
@@ -30,6 +30,7 @@ from slrt_dask.request import Request
 from slrt_dask.runs import (
     CHECKPOINTS,
     ROWS,
+    SEARCH,
     SETTINGS,
     RunDirectory,
     create_run,
@@ -38,7 +39,6 @@ from slrt_dask.runs import (
 )
 from slrt_dask.tuning.tuning import Tuning, tuned
 
-Number = TypeVar("Number", int, float)
 UNFINISHED = (StopReason.INTERRUPTED,)
 WITHOUT_A_DIRECTORY = "60s"
 """How often a fit on a cluster that keeps no run makes sure that it need not begin again."""
@@ -93,19 +93,18 @@ def complete(
     checkpoint_every : iterations between checkpoints, or a time such as "30s", where there is a
         run directory
     """
-    _refuse_what_is_not_there(ranks, C)
-    free_ranks, free_C = isinstance(ranks, str), isinstance(C, str)
+    free = Free.of(ranks, C)
     constraints = constraints_of(constraint)
     constraints.check_shape(store.shape)
     if inner == "alternating" and constraints.linear:
         raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     settings = FitSettings(
-        ranks=(1,) * store.order if free_ranks else _numbers("ranks", ranks, int),
-        C=1.0 if free_C else cast(float, C),
-        lambdas=None if lambdas is None else _numbers("lambdas", lambdas, float),
+        ranks=(1,) * store.order if free.ranks else numbers("ranks", ranks, int),
+        C=1.0 if free.C else cast(float, C),
+        lambdas=None if lambdas is None else numbers("lambdas", lambdas, float),
         method=method,
         inner=inner,
-        center=(free_ranks and not constraints.hankel) if center is None else center,
+        center=(free.ranks and not constraints.hankel) if center is None else center,
         gap_tolerance=gap_tolerance,
         gradient_tolerance=gradient_tolerance,
         max_iterations=max_iterations,
@@ -130,13 +129,17 @@ def complete(
         request = Request(store, settings, connection, memory_limit, threads, validation)
         request.plan()
         events: list[str] = []
-        if free_ranks or free_C:
-            request, tuning = _tuned(request, free_ranks, free_C, observers)
+        tuning = None
+        if free.ranks or free.C:
+            request, tuning = _tuned(request, free, observers)
             events.append(str(tuning))
         if where is None and connection is not None:
             return _fit_without_a_directory(request, observers, events)
         remedy = "start workers and resume the run"
-        return _fit_in(request, where, observers, cadence, remedy, events)
+        done = _fit_in(request, where, observers, cadence, remedy, events)
+        if where is not None and tuning is not None:
+            tuning.write(where / SEARCH)
+        return done
 
 
 def resume(
@@ -215,11 +218,11 @@ def _stored(
 
 
 def _tuned(
-    request: Request, free_ranks: bool, free_C: bool, observers: Sequence[Observer[Any]]
+    request: Request, free: Free, observers: Sequence[Observer[Any]]
 ) -> tuple[Request, Tuning]:
     """The request with the settings that were searched for, about to be fitted to everything."""
     told = tuple(observer.on_trial for observer in observers if hasattr(observer, "on_trial"))
-    tuning = tuned(request, free_ranks, free_C, told)
+    tuning = tuned(request, free, told)
     # The factors are kept as they were chosen; a structure in stages is fitted again from them.
     settings = replace(tuning.settings, chosen=request.settings.tau is None)
     found = replace(request, settings=settings, start=tuning.point)
@@ -290,25 +293,3 @@ def _persisted(
         events=events,
         remedy=remedy,
     )
-
-
-def _numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]:
-    """Numbers from a tuple, a list or an array; whatever is not one is left for the settings."""
-    values = np.asarray(given)
-    if values.ndim != 1 or values.dtype.kind not in "iuf":
-        raise InvalidConfig(f"{name} must be one number per mode, not {given!r}")
-    if kind is int and values.dtype.kind == "f":
-        return tuple(values.tolist())
-    return tuple(kind(value) for value in values.tolist())
-
-
-def _refuse_what_is_not_there(ranks: object, C: object) -> None:
-    if ranks == "certified":
-        raise NotYetAvailable(
-            "ranks='certified' is not yet available; give one rank per mode, such as (10, 10, 5), "
-            "or 'auto' for those that predict best"
-        )
-    if isinstance(ranks, str) and ranks != "auto":
-        raise InvalidConfig(f"ranks is {ranks!r}; give one rank per mode, or 'auto'")
-    if isinstance(C, str) and C != "auto":
-        raise InvalidConfig(f"C is {C!r}; give a positive number, or 'auto'")

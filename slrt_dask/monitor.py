@@ -15,6 +15,7 @@ from typing import TextIO
 
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.records import IterationRecord
+from slrt_dask.tuning.search import Tried
 
 logger = logging.getLogger("slrt_dask")
 
@@ -27,6 +28,15 @@ def describe(record: IterationRecord) -> str:
     return (
         f"iteration {record.iteration:4d}  cost {record.cost:.6e}  gradient "
         f"{record.gradient_norm:.2e}{gap}{error}  {record.seconds:.1f} s{capped}"
+    )
+
+
+def describe_trial(tried: Tried) -> str:
+    """One line about settings that were tried."""
+    strengths = ", ".join(f"{strength:.4g}" for strength in tried.candidate.strengths)
+    return (
+        f"ranks {tried.candidate.ranks}  C·λ ({strengths})  rmse {tried.error:.5g}  "
+        f"{tried.sweeps} sweeps  {tried.seconds:.1f} s"
     )
 
 
@@ -68,6 +78,15 @@ class ProgressObserver:
         self._stream.write("\r\x1b[2K" + self._line(record)[:width])
         self._stream.flush()
         self._open = True
+
+    def on_trial(self, tried: Tried) -> None:
+        """Called with every setting that a search has tried."""
+        line = describe_trial(tried)
+        if self._stream.isatty():
+            line = "\r\x1b[2K" + line[: shutil.get_terminal_size().columns - 1]
+            self._open = True
+        self._stream.write(line if self._open else line + "\n")
+        self._stream.flush()
 
     def close(self) -> None:
         """End the line, so that what follows starts on a new one."""

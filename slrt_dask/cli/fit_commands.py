@@ -109,11 +109,15 @@ def fit(
 
     Settings come from flags, or from a file, whose keys are the flags' names (max_iterations),
     with store, run and validation; flags win over the file, and paths in the file are relative to
-    it. Ctrl-C ends the fit early, with its result and certificate written, and exit code 130.
-    A fit that was ended so, or killed, goes on with slrt-dask resume.
+    it. Ranks and C that are not given are searched for, with a tenth of the observations held out
+    (or with --validation), and the best are then fitted to all of them.
+
+    Ctrl-C ends the fit early, with its result and certificate written, and exit code 130. A fit
+    that was ended so, or killed, goes on with slrt-dask resume.
 
     \b
     Examples:
+      slrt-dask fit cube-train --run found
       slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --run first
       slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --nonnegative --run second
       slrt-dask fit --config fit.toml --max-iterations 50 --workers 4
@@ -174,7 +178,7 @@ def _fitted(
     with _watched(store, request.settings.max_iterations, quiet) as observers:
         return complete(
             store,
-            **request.settings.to_dict(),
+            **request.arguments(),
             validation=held_out,
             run_directory=request.run,
             client=client,

@@ -7,7 +7,12 @@ from typing import Any
 
 import click
 
-from slrt_dask.cli.options import NUMBERS, WHOLE_NUMBERS
+from slrt_dask.cli.options import (
+    NUMBER_OR_AUTO,
+    NUMBERS,
+    WHOLE_NUMBERS,
+    WHOLE_NUMBERS_OR_AUTO,
+)
 
 PRECISION = click.Choice(["float64", "float32"])
 
@@ -46,8 +51,19 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
     """The flags of the settings; left out, the file decides, or else the default."""
     for option in reversed(
         (
-            click.option("--ranks", type=WHOLE_NUMBERS, metavar="R,R,…", help="One rank per mode."),
-            click.option("--C", "C", type=float, help="Weight of the misfit; larger fits closer."),
+            click.option(
+                "--ranks",
+                type=WHOLE_NUMBERS_OR_AUTO,
+                metavar="R,R,…|auto",
+                help="One rank per mode; searched for if left out.",
+            ),
+            click.option(
+                "--C",
+                "C",
+                type=NUMBER_OR_AUTO,
+                metavar="NUMBER|auto",
+                help="Weight of the misfit, larger fits closer; searched for if left out.",
+            ),
             click.option(
                 "--lambdas",
                 type=NUMBERS,

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from slrt_dask.arguments import AUTO
 from slrt_dask.config import FitSettings, read_settings
 from slrt_dask.errors import InvalidConfig
 
@@ -16,17 +17,27 @@ PATHS = ("store", "run", "validation")
 BOUNDS = ("lower", "upper", "where")
 LINEAR = ("rows", "bound", "kind")
 HANKEL = ("tau", "deviation", "support")
-REQUIRED = {"store": "STORE", "ranks": "--ranks", "C": "--C", "run": "--run"}
+REQUIRED = {"store": "STORE", "run": "--run"}
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """A fit that was asked for: which stores, where to keep the run, and the settings."""
+    """A fit that was asked for: which stores, where to keep the run, and the settings.
+
+    searched : arguments that take the place of settings which are to be searched for
+    """
 
     store: str
     run: str
     validation: str | None
     settings: FitSettings
+    searched: dict[str, Any]
+
+    def arguments(self) -> dict[str, Any]:
+        """What `complete` is called with."""
+        given = {**self.settings.to_dict(), **self.searched}
+        del given["chosen"]
+        return given
 
 
 def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
@@ -39,7 +50,22 @@ def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
         if key not in values:
             raise click.UsageError(f"{flag} is missing; give it, or set fit.{key} in a --config.")
     store, run = values.pop("store"), values.pop("run")
-    return FitRequest(store, run, values.pop("validation", None), _settings(values))
+    searched = _left_open(values)
+    return FitRequest(store, run, values.pop("validation", None), _settings(values), searched)
+
+
+def _left_open(values: dict[str, Any]) -> dict[str, Any]:
+    """Take out what is "auto", or not given, leaving numbers in its place that will do."""
+    searched: dict[str, Any] = {
+        key: AUTO for key in ("ranks", "C") if values.get(key, AUTO) == AUTO
+    }
+    if "ranks" in searched:
+        values["ranks"] = (1,)
+        if "center" not in values:
+            searched["center"] = None
+    if "C" in searched:
+        values["C"] = 1.0
+    return searched
 
 
 def constraint_table(flags: dict[str, Any], given: Any = None) -> Any:

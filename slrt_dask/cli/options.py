@@ -11,6 +11,7 @@ import click
 
 from slrt_dask.certificates import CertificateDirectory
 
+AUTO = "auto"
 DEBUG = "slrt_dask.debug"
 VERBOSE = "slrt_dask.verbose"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -34,7 +35,30 @@ class NumberList(click.ParamType[tuple[Any, ...]]):
             self.fail(f"{value!r} is not a list of {self.name} with commas, such as 10,10,5")
 
 
+class NumbersOrAuto(NumberList):
+    """The same, or auto."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == AUTO else super().convert(value, param, ctx)
+
+
+class NumberOrAuto(click.ParamType[float | str]):
+    """A number, or auto."""
+
+    name = "number or auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        try:
+            return AUTO if value == AUTO else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor auto")
+
+
 WHOLE_NUMBERS = NumberList(int)
+WHOLE_NUMBERS_OR_AUTO = NumbersOrAuto(int)
+NUMBER_OR_AUTO = NumberOrAuto()
 NUMBERS = NumberList(float)
 
 

@@ -8,7 +8,7 @@ from slrt_dask.dual.start import SpectralProblem
 from slrt_dask.engine.base import VectorHandle
 from slrt_dask.optim.manifold import Point
 
-NEW_SHARE = 0.05
+NEW_SHARE = 0.005
 """Of a factor's squared norm, the part that new columns begin with."""
 SUBSPACE_STEPS = 2
 

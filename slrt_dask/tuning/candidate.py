@@ -6,8 +6,10 @@ with a large one may be fitted closely, one with a small one hardly takes part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 FIRST_RANK = 5
 RANK_STEP, SHARE_STEP, STRENGTH_STEP = 1.5, 3.0, 2.0
@@ -30,6 +32,11 @@ class Candidate:
         largest = max(shares)
         ranks = tuple(min(FIRST_RANK, length) for length in lengths)
         return cls(ranks, tuple(share / largest for share in shares))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for candidates that differ by rounding only."""
+        return self.ranks, tuple(round(math.log(strength), 6) for strength in self.strengths)
 
     def scaled(self, factor: float) -> Candidate:
         return replace(self, strengths=tuple(factor * strength for strength in self.strengths))

@@ -8,6 +8,7 @@ is tried first the next time. The walk ends when no direction helps any more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,12 @@ PATH_STEP = 4.0
 """Factor between neighbours on the path of strengths."""
 TURNED = 2
 """How many strengths in a row that do no better end the path."""
-WORTH = 3e-3
-"""The error has to fall by this part of itself for a change to be made."""
+STILL_FALLS = 1e-3
+"""The part of the error by which it has to fall along the path for that not to have turned."""
+FITTED, LONGEST_RISE = 0.98, 12
+"""Something is fitted when the error is this part of the first; and surely after so many steps."""
+WORTH = {"rank": 5e-3, "strength": 3e-3}
+"""By what part of itself the error has to fall for a change to be made; ranks cost more."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Search:
     attempt: Attempt
     most_trials: int
     history: list[Tried] = field(default_factory=list)
-    _seen: set[Candidate] = field(default_factory=set)
+    _seen: set[tuple[Any, ...]] = field(default_factory=set)
 
     @property
     def best(self) -> Tried:
@@ -77,15 +82,15 @@ class Search:
         return self.best
 
     def _follow_path(self, first: Candidate) -> None:
-        candidate, last, best, idle = first, None, None, 0
+        candidate, last, idle = first, None, 0
         while idle < TURNED and not self.is_spent:
+            lowest = min((tried.error for tried in self.history), default=math.inf)
             tried = self._try(candidate, last)
             if tried is None:
                 return
-            better = best is None or tried.error < best
-            best = tried.error if better else best
             # Before anything is fitted errors hardly differ, and their order means nothing.
-            idle = 0 if better else idle + 1
+            fitted = lowest < FITTED * self.history[0].error or len(self.history) > LONGEST_RISE
+            idle = idle + 1 if fitted and tried.error > (1.0 - STILL_FALLS) * lowest else 0
             last, candidate = tried, candidate.scaled(PATH_STEP)
 
     def _improve(self) -> None:
@@ -107,16 +112,16 @@ class Search:
         while not self.is_spent:
             best = self.best
             neighbour = move.applied(best.candidate, up, self.freedom.lengths)
-            if neighbour in self._seen:
+            if neighbour.key in self._seen:
                 return helped
             tried = self._try(neighbour, best)
-            if tried is None or not tried.error < (1.0 - WORTH) * best.error:
+            if tried is None or not tried.error < (1.0 - WORTH[move.kind]) * best.error:
                 return helped
             helped = True
         return helped
 
     def _try(self, candidate: Candidate, warm: Tried | None) -> Tried | None:
-        self._seen.add(candidate)
+        self._seen.add(candidate.key)
         tried = self.attempt(candidate, warm)
         if tried is not None:
             self.history.append(tried)

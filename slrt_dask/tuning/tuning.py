@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from slrt_dask.arguments import Free
 from slrt_dask.completion import TemporaryPlace
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.monitor import describe_trial
 from slrt_dask.optim.manifold import Point
 from slrt_dask.recovery import persist
 from slrt_dask.request import Request
@@ -82,9 +84,7 @@ class Tuning:
         path.write_text(json.dumps(self.to_table(), indent=2) + "\n", encoding="utf-8")
 
 
-def tuned(
-    request: Request, free_ranks: bool, free_C: bool, listeners: tuple[Listener, ...] = ()
-) -> Tuning:
+def tuned(request: Request, free: Free, listeners: tuple[Listener, ...] = ()) -> Tuning:
     """Search from a request whose settings say what is fixed.
 
     Candidates are fitted without bounds and rows, which the chosen one then has to satisfy; a
@@ -97,13 +97,13 @@ def tuned(
         lengths = _lengths(searched)
         shares = searched.settings.lambdas or tuple(map(float, lengths))
         freedom = Freedom(
-            lengths, ranks=free_ranks, strength=free_C,
-            shares=free_C and searched.settings.lambdas is None and structure is None,
+            lengths, ranks=free.ranks, strength=free.C,
+            shares=free.C and searched.settings.lambdas is None and structure is None,
         )  # fmt: skip
         first = Candidate.first(lengths, shares)
-        if not free_ranks:
+        if not free.ranks:
             first = replace(first, ranks=searched.settings.ranks)
-        if not free_C:
+        if not free.C:
             C = searched.settings.C
             first = replace(first, strengths=tuple(C * share for share in shares))
         history = _searched(searched, freedom, first, shares, listeners)
@@ -134,7 +134,7 @@ def _searched(
             def heard(candidate: Candidate, warm: Tried | None) -> Tried | None:
                 tried = trials.attempt(candidate, warm)
                 if tried is not None:
-                    logger.info("%s", describe(tried))
+                    logger.info("%s", describe_trial(tried))
                     for listener in listeners:
                         listener(tried)
                 return tried
@@ -150,15 +150,6 @@ def _searched(
         reached=lambda: -1,
         events=[],
         remedy="start workers and search again",
-    )
-
-
-def describe(tried: Tried) -> str:
-    """One line about a candidate."""
-    strengths = ", ".join(f"{strength:.4g}" for strength in tried.candidate.strengths)
-    return (
-        f"ranks {tried.candidate.ranks}  C·λ ({strengths})  rmse {tried.error:.5g}  "
-        f"{tried.sweeps} sweeps  {tried.seconds:.1f} s"
     )
 
 

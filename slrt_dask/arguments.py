@@ -1,0 +1,44 @@
+"""What callers give for a fit's numbers, and which of them they leave to a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from slrt_dask.errors import InvalidConfig, NotYetAvailable
+
+Number = TypeVar("Number", int, float)
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Free:
+    """What is to be searched for: the ranks, the weights, or both."""
+
+    ranks: bool
+    C: bool
+
+    @classmethod
+    def of(cls, ranks: object, C: object) -> Free:
+        if isinstance(ranks, str) and ranks == "certified":
+            raise NotYetAvailable(
+                "ranks='certified' is not yet available; give one rank per mode, such as "
+                "(10, 10, 5), or 'auto' for those that predict best"
+            )
+        if isinstance(ranks, str) and ranks != AUTO:
+            raise InvalidConfig(f"ranks is {ranks!r}; give one rank per mode, or 'auto'")
+        if isinstance(C, str) and C != AUTO:
+            raise InvalidConfig(f"C is {C!r}; give a positive number, or 'auto'")
+        return cls(isinstance(ranks, str), isinstance(C, str))
+
+
+def numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]:
+    """Numbers from a tuple, a list or an array; whatever is not one is left for the settings."""
+    values = np.asarray(given)
+    if values.ndim != 1 or values.dtype.kind not in "iuf":
+        raise InvalidConfig(f"{name} must be one number per mode, not {given!r}")
+    if kind is int and values.dtype.kind == "f":
+        return tuple(values.tolist())
+    return tuple(kind(value) for value in values.tolist())

@@ -1,0 +1,114 @@
+"""The walk through candidates, on errors that are known in advance."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from slrt_dask.tuning.candidate import Candidate, Freedom
+from slrt_dask.tuning.search import Search, Tried
+
+LENGTHS = (40, 30, 3)
+
+
+def walk(error, freedom=None, most_trials=200, refuse=lambda candidate: False):
+    """Search with an error that depends on the candidate alone; the search, and its best."""
+    warm_from = []
+
+    def attempt(candidate, warm):
+        if refuse(candidate):
+            return None
+        warm_from.append((candidate, warm))
+        return Tried(candidate, error(candidate), 0, 1, 0.0, ())
+
+    search = Search(freedom or Freedom(LENGTHS), attempt, most_trials)
+    best = search.run(Candidate.first(LENGTHS, (40.0, 30.0, 3.0)))
+    search.warm_from = warm_from
+    return search, best
+
+
+def bowl(ranks, strengths):
+    """An error that is least at some ranks and strengths."""
+
+    def error(candidate):
+        far = sum(math.log(a / b) ** 2 for a, b in zip(candidate.ranks, ranks, strict=True))
+        far += sum(
+            math.log(a / b) ** 2 for a, b in zip(candidate.strengths, strengths, strict=True)
+        )
+        return 1.0 + far
+
+    return error
+
+
+@pytest.mark.parametrize("ranks", [(5, 5, 3), (18, 2, 1), (1, 1, 1), (40, 30, 3)])
+@pytest.mark.parametrize("strengths", [(100.0, 75.0, 7.5), (3.0, 300.0, 30.0)])
+def test_the_least_error_is_found_to_a_step(ranks, strengths):
+    _, best = walk(bowl(ranks, strengths))
+    for found, wanted in zip(best.candidate.ranks, ranks, strict=True):
+        assert abs(math.log(found / wanted)) <= math.log(1.5) + 1e-9
+    for found, wanted in zip(best.candidate.strengths, strengths, strict=True):
+        assert abs(math.log(found / wanted)) <= math.log(3.0)
+
+
+def test_no_candidate_is_tried_twice_and_all_have_possible_ranks():
+    search, _ = walk(bowl((40, 1, 3), (1e4, 1e-2, 10.0)))
+    keys = [tried.candidate.key for tried in search.history]
+    assert len(keys) == len(set(keys))
+    for tried in search.history:
+        pairs = zip(tried.candidate.ranks, LENGTHS, strict=True)
+        assert all(1 <= rank <= length for rank, length in pairs)
+
+
+def test_every_fit_but_the_first_starts_warm_and_changes_start_from_the_best():
+    search, _ = walk(bowl((8, 8, 3), (500.0, 500.0, 5.0)))
+    (_, first), *others = search.warm_from
+    assert first is None
+    assert all(warm is not None for _, warm in others)
+    errors = [tried.error for tried in search.history]
+    # The best known does not get worse from one change to the next.
+    starts = [warm.error for candidate, warm in others if candidate.ranks != (5, 5, 3)]
+    assert starts == sorted(starts, reverse=True)
+    assert search.best.error == min(errors)
+
+
+def test_what_is_fixed_stays_as_it_is():
+    free = Freedom(LENGTHS, ranks=False)
+    search, _ = walk(bowl((40, 30, 3), (50.0, 5.0, 5.0)), free)
+    assert {tried.candidate.ranks for tried in search.history} == {(5, 5, 3)}
+    free = Freedom(LENGTHS, strength=False, shares=False)
+    search, _ = walk(bowl((40, 30, 3), (50.0, 5.0, 5.0)), free)
+    assert {tried.candidate.strengths for tried in search.history} == {(1.0, 0.75, 0.075)}
+    free = Freedom(LENGTHS, shares=False)
+    search, _ = walk(bowl((40, 30, 3), (50.0, 5.0, 5.0)), free)
+    for tried in search.history:
+        one, other, last = tried.candidate.strengths
+        assert one / other == pytest.approx(4 / 3)
+        assert one / last == pytest.approx(40 / 3)
+
+
+def test_a_path_that_is_flat_at_first_is_followed_until_something_is_fitted():
+    def error(candidate):
+        return 1.0 if candidate.strengths[0] < 1e4 else 0.5
+
+    _, best = walk(error, Freedom(LENGTHS, ranks=False, shares=False))
+    assert best.error == 0.5
+
+
+def test_small_gains_are_not_worth_a_change():
+    search, best = walk(lambda candidate: 1.0 - 1e-4 * sum(candidate.ranks))
+    assert max(sum(tried.candidate.ranks) for tried in search.history) < 20
+    assert sum(best.candidate.ranks) < 20
+
+
+def test_candidates_without_room_are_passed_over():
+    search, best = walk(
+        bowl((40, 30, 3), (100.0, 75.0, 7.5)), refuse=lambda candidate: candidate.ranks[0] > 10
+    )
+    assert best.candidate.ranks[0] <= 10
+    assert best.candidate.ranks[1] > 20
+
+
+def test_a_search_ends_at_its_limit():
+    search, _ = walk(bowl((40, 30, 3), (1e9, 1e9, 1e9)), most_trials=7)
+    assert len(search.history) == 7

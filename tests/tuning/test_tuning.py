@@ -1,0 +1,174 @@
+"""Settings that are found: as good as the best that are known, and used for all observations."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import slrt_dask as slrt
+from slrt_dask.data import low_rank_tensor, sample_entries
+from slrt_dask.errors import InvalidConfig
+from slrt_dask.optim.stopping import StopReason
+
+SHAPE, TRUE = (24, 20, 12), (3, 2, 2)
+
+
+class Listener:
+    def __init__(self):
+        self.trials = []
+
+    def on_record(self, record, state):
+        pass
+
+    def on_trial(self, tried):
+        self.trials.append(tried)
+
+
+@pytest.fixture(scope="module")
+def tensor():
+    return low_rank_tensor(SHAPE, TRUE, seed=3, noise=0.0)
+
+
+@pytest.fixture(scope="module")
+def store(tensor, tmp_path_factory):
+    noisy = tensor + 0.1 * np.std(tensor) * np.random.default_rng(4).standard_normal(SHAPE)
+    indices, values = sample_entries(noisy, 0.25, seed=5)
+    return slrt.from_coo(tmp_path_factory.mktemp("tuned") / "store", indices, values, SHAPE)
+
+
+@pytest.fixture(scope="module")
+def found(store):
+    listener = Listener()
+    return slrt.complete(store, "auto", threads=1, observers=[listener]), listener.trials
+
+
+def error_of(done, tensor):
+    return float(np.sqrt(np.mean((np.asarray(done.to_dask()) - tensor) ** 2)) / np.std(tensor))
+
+
+def test_what_is_found_is_as_good_as_the_best_setting_tried_by_hand(found, store, tensor):
+    by_hand = [
+        error_of(
+            slrt.complete(store, ranks, C=C, center=True, threads=1, max_iterations=60), tensor
+        )
+        for ranks in (TRUE, (6, 6, 6))
+        for C in (0.1, 1.0, 10.0, 100.0)
+    ]
+    assert error_of(found[0], tensor) <= 1.02 * min(by_hand)
+
+
+def test_it_ends_with_a_certificate_and_its_reason_and_says_what_was_chosen(found):
+    done, trials = found
+    assert done.stop_reason is StopReason.CHOSEN
+    assert done.certificate.dual <= done.certificate.primal < np.inf
+    best = min(trials, key=lambda tried: tried.error)
+    assert done.ranks == best.candidate.ranks
+    weights = [done.header.cost_weight * weight for weight in done.header.lambdas]
+    np.testing.assert_allclose(weights, best.candidate.strengths, rtol=1e-12)
+    told = done.records[0].event
+    assert f"chosen among {len(trials)} settings: ranks {done.ranks}" in told
+    assert f"{best.error:.4g} ± " in told
+
+
+def test_the_factors_chosen_are_kept_and_all_observations_are_used(found, store):
+    done, trials = found
+    best = min(trials, key=lambda tried: tried.error)
+    for one, other in zip(done.factors, best.point, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert done.header.observations == store.digest
+    assert done.header.offset == store.mean
+
+
+def test_the_search_can_be_repeated_and_does_not_depend_on_partitions(found, store, tmp_path):
+    parts = slrt.from_coo(
+        tmp_path / "parts", store.indices(), store.values(), SHAPE, partition_entries=400,
+        slab_mode=store.slab_mode,
+    )  # fmt: skip
+    assert len(parts.partitions) > 1
+    listener = Listener()
+    again = slrt.complete(parts, "auto", threads=1, observers=[listener])
+    assert [t.candidate for t in listener.trials] == [t.candidate for t in found[1]]
+    assert again.certificate.primal == pytest.approx(found[0].certificate.primal, rel=1e-6)
+
+
+def test_workers_find_the_same(found, store, thread_client):
+    done = slrt.complete(store, "auto", client=thread_client)
+    assert done.ranks == found[0].ranks
+    assert done.certificate.primal == pytest.approx(found[0].certificate.primal, rel=1e-6)
+
+
+def test_given_ranks_are_kept_and_so_are_given_weights(store):
+    listener = Listener()
+    done = slrt.complete(store, TRUE, center=True, threads=1, observers=[listener])
+    assert done.ranks == TRUE
+    assert len({tried.candidate.strengths for tried in listener.trials}) > 3
+    assert {tried.candidate.ranks for tried in listener.trials} == {TRUE}
+    listener = Listener()
+    done = slrt.complete(store, "auto", C=2.0, threads=1, observers=[listener])
+    wanted = tuple(2.0 * length for length in SHAPE)
+    assert {tried.candidate.strengths for tried in listener.trials} == {wanted}
+    assert len({tried.candidate.ranks for tried in listener.trials}) > 3
+
+
+def test_held_out_observations_that_are_given_judge_and_none_of_the_others_is_left_out(
+    store, tmp_path
+):
+    train, test = store.split(0.2, 7, tmp_path / "train", tmp_path / "test")
+    listener = Listener()
+    done = slrt.complete(train, "auto", validation=test, threads=1, observers=[listener])
+    best = min(tried.error for tried in listener.trials)
+    assert done.records[-1].validation_rmse == pytest.approx(best, rel=1e-2)
+    assert f"predict {test.nnz:,} held-out" in done.records[0].event
+
+
+def test_a_run_keeps_what_was_tried_and_can_be_resumed(store, tmp_path):
+    class Crash(Exception):
+        pass
+
+    class Stop(Listener):
+        def on_record(self, record, state):
+            raise Crash
+
+    run = tmp_path / "run"
+    with pytest.raises(Crash):
+        slrt.complete(store, "auto", C=2.0, threads=1, run_directory=run, observers=[Stop()])
+    done = slrt.resume(run, threads=1)
+    whole = slrt.complete(store, "auto", C=2.0, threads=1, run_directory=tmp_path / "whole")
+    assert done.certificate == whole.certificate
+    assert done.stop_reason is StopReason.CHOSEN
+    assert "chosen among" in done.records[0].event
+    table = json.loads((tmp_path / "whole" / "search.json").read_text())
+    assert min(row["error"] for row in table) > 0.0
+    assert {tuple(row["strengths"]) for row in table} == {tuple(2.0 * n for n in SHAPE)}
+
+
+def test_bounds_hold_for_settings_that_were_found_without_them(store, tensor):
+    lowest = float(np.quantile(tensor, 0.05))
+    done = slrt.complete(store, "auto", C=2.0, constraint=slrt.Bounds(lowest, None), threads=1)
+    whole = np.asarray(done.to_dask(enforce=True))
+    assert whole.min() >= lowest
+    assert np.asarray(done.to_dask()).min() >= lowest - done.certificate.violation - 1e-9
+
+
+def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path):
+    time = np.arange(300)
+    wave = np.cos(0.11 * time + 1.0) + 0.5 * np.cos(0.47 * time)
+    seen = wave.copy()
+    seen[140:160] = np.nan
+    store = slrt.from_array(tmp_path / "series", seen)
+    done = slrt.complete(store, "auto", constraint=slrt.Hankel(120), threads=1)
+    filled = done.predict([time[140:160]])
+    wrong = np.linalg.norm(filled - wave[140:160]) / np.linalg.norm(wave[140:160])
+    assert wrong < 5e-3
+    assert done.stop_reason is not StopReason.CHOSEN
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"ranks": "best"}, "ranks is 'best'"), ({"ranks": (2, 2, 2), "C": "big"}, "C is 'big'")],
+)
+def test_other_words_are_refused(given, message, store):
+    with pytest.raises(InvalidConfig, match=message):
+        slrt.complete(store, **given)
