@@ -27,7 +27,7 @@ CALLS = {
             "C": "auto",
             "lambdas": None,
             "method": "auto",
-            "center": False,
+            "center": None,
             "gap_tolerance": 1e-3,
             "gradient_tolerance": 1e-6,
             "max_iterations": 200,

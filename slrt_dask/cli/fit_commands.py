@@ -231,15 +231,22 @@ def _tell(done: Completion, run: str, seconds: float) -> None:
         click.get_current_context().exit(EXIT_INTERRUPTED)
 
 
+def is_chosen(done: Completion) -> bool:
+    """Whether its settings were searched for."""
+    return bool(done.records) and done.records[0].event.startswith("chosen among")
+
+
 def outcome(done: Completion, run: str, seconds: float) -> str:
     """What a fit came to, and what to do with it."""
     iterations, sweeps = max(0, len(done.records) - 1), sum(row.sweeps for row in done.records)
     errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
     validated = [f"validation   RMSE {errors[-1]:.6g}"] if errors else []
+    settings = [f"settings     {done.records[0].event}"] if is_chosen(done) else []
     name = shlex.quote(run)
     further = f"resume {name} to go on, " if done.stop_reason.name == "INTERRUPTED" else ""
     return "\n".join(
         [
+            *settings,
             f"certificate  {done.certificate}",
             f"stop         {done.stop_reason.value}",
             f"effort       {iterations:,} iteration{'s' * (iterations != 1)}, {sweeps:,} sweeps, "

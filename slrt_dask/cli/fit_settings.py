@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from slrt_dask.arguments import AUTO
+from slrt_dask.cli.options import AUTO
 from slrt_dask.config import FitSettings, read_settings
 from slrt_dask.errors import InvalidConfig
 

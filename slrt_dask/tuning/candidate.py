@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 FIRST_RANK = 5
-RANK_STEP, SHARE_STEP, STRENGTH_STEP = 1.5, 3.0, 2.0
-"""By which factors neighbours differ in one rank, in one strength, and in all of them."""
+LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300)
+"""Ranks that are tried: always the same, because kernels are compiled for each."""
+SHARE_STEP, STRENGTH_STEP = 3.0, 2.0
+"""By which factors neighbours differ in one strength, and in all of them."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,13 @@ class Candidate:
         return replace(self, strengths=tuple(strengths))
 
     def with_rank(self, mode: int, up: bool, lengths: tuple[int, ...]) -> Candidate:
-        """One rank half as large again, or a third smaller, by one at least."""
+        """One rank one step up or down the ladder, as far as the mode's length allows."""
         ranks = list(self.ranks)
         before = ranks[mode]
-        after = max(before + 1, round(before * RANK_STEP)) if up else round(before / RANK_STEP)
-        ranks[mode] = min(max(after, 1), lengths[mode])
+        if up:
+            ranks[mode] = min((*(r for r in LADDER if r > before), before)[0], lengths[mode])
+        else:
+            ranks[mode] = (1, *(r for r in LADDER if r < before))[-1]
         return replace(self, ranks=tuple(ranks))
 
 
@@ -84,10 +88,11 @@ class Freedom:
     shares: bool = True
 
     def moves(self) -> Iterator[Move]:
+        """In the order in which they are tried: larger ranks cost more, and help good weights."""
         modes = range(len(self.lengths))
-        if self.ranks:
-            yield from (Move("rank", mode) for mode in modes)
         if self.shares and len(self.lengths) > 1:
             yield from (Move("strength", mode) for mode in modes)
         if self.strength:
             yield Move("strength", None)
+        if self.ranks:
+            yield from (Move("rank", mode) for mode in modes)

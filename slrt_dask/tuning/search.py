@@ -3,7 +3,8 @@
 First all strengths are raised together, from where nothing is fitted to where the error on held-out
 observations turns: a path on which every fit starts warm from the one before. Then, from the best
 of these, one rank or strength at a time is changed, as long as that helps; a direction that helped
-is tried first the next time. The walk ends when no direction helps any more.
+is tried first the next time. The walk ends when no direction helps any more, or when it has taken
+several times the effort of the path.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ PATH_STEP = 4.0
 """Factor between neighbours on the path of strengths."""
 TURNED = 2
 """How many strengths in a row that do no better end the path."""
+PATIENCE = 6
+"""How many times the effort of the path all that follows may take together."""
+ALONE = 40
+"""The same where there was no path but a single fit."""
 STILL_FALLS = 1e-3
 """The part of the error by which it has to fall along the path for that not to have turned."""
 FITTED, LONGEST_RISE = 0.98, 12
@@ -46,6 +51,11 @@ class Tried:
     point: Point
     held: Any = field(default=None, compare=False, repr=False)
 
+    @property
+    def effort(self) -> float:
+        """Sweeps take time in proportion to the ranks."""
+        return float(self.sweeps * sum(self.candidate.ranks))
+
 
 Attempt = Callable[[Candidate, Tried | None], Tried | None]
 """Fit a candidate, warm from another; None where there is no room for it."""
@@ -62,6 +72,7 @@ class Search:
     attempt: Attempt
     most_trials: int
     history: list[Tried] = field(default_factory=list)
+    most_effort: float = math.inf
     _seen: set[tuple[Any, ...]] = field(default_factory=set)
 
     @property
@@ -70,7 +81,8 @@ class Search:
 
     @property
     def is_spent(self) -> bool:
-        return len(self.history) >= self.most_trials
+        effort = sum(tried.effort for tried in self.history)
+        return len(self.history) >= self.most_trials or effort > self.most_effort
 
     def run(self, first: Candidate) -> Tried:
         """The best candidate found."""
@@ -78,6 +90,8 @@ class Search:
             self._follow_path(first)
         else:
             self._try(first, None)
+        paths = PATIENCE if self.freedom.strength else ALONE
+        self.most_effort = (1 + paths) * sum(tried.effort for tried in self.history)
         self._improve()
         return self.best
 

@@ -76,6 +76,6 @@ def test_a_mistake_in_the_file_is_named(run_command, directory, changes, words):
 
 
 def test_what_neither_file_nor_flags_say_is_a_usage_error(run_command, directory):
-    said = run_command("fit", "--config", settings_file(directory, C=None))
+    said = run_command("fit", "--config", settings_file(directory, run=None))
     assert said.exit_code == 2
-    assert "--C is missing" in said.stderr
+    assert "--run is missing" in said.stderr

@@ -141,10 +141,11 @@ def test_what_the_user_can_mend_is_named(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fit", "store"], "--ranks is missing"),
+        (["fit", "store"], "--run is missing"),
         (["fit"], "STORE is missing"),
         (["fit", "store", "--ranks", "4;4"], "not a list of whole numbers"),
         (["fit", "store", "--rank", "4"], "No such option"),
+        (["fit", "store", "--C", "much"], "neither a number nor auto"),
         (["plan", "store", "--ranks", "4", "--memory-limit", "much"], "not an amount of memory"),
         (["plan", "store", "--ranks", "4", "--workers", "2", "--scheduler", "a"], "not both"),
         (["plan", "store", "--ranks", "4", "--threads", "2", "--scheduler", "a"], "--threads out"),

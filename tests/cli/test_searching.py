@@ -1,0 +1,38 @@
+"""A fit without ranks and weights: these are searched for, and the search is shown."""
+
+from __future__ import annotations
+
+import json
+
+import slrt_dask
+
+
+def test_a_fit_with_nothing_but_a_store_finds_its_settings(run_command, store, tmp_path):
+    said = run_command("fit", store.path, "--run", tmp_path / "run", "--threads", "1")
+    assert said.exit_code == 0, said.stderr
+    table = json.loads((tmp_path / "run" / "search.json").read_text())
+    lines = [line for line in said.stderr.splitlines() if line.startswith("ranks ")]
+    assert len(lines) == len(table)
+    done = slrt_dask.load_completion(tmp_path / "run")
+    assert f"ranks {done.ranks}" in "\n".join(lines)
+    assert f"settings     {done.records[0].event}" in said.stdout
+    assert "held-out" in said.stdout
+
+
+def test_a_file_and_flags_say_what_is_searched_for(run_command, store, tmp_path):
+    config = tmp_path / "fit.toml"
+    config.write_text(f'[fit]\nstore = "{store.path}"\nrun = "run"\nranks = "auto"\nC = 0.1\n')
+    said = run_command(
+        "fit", "--config", config, "--ranks", "4,4,3", "--C", "auto", "--quiet", "--threads", "1"
+    )
+    assert (said.exit_code, said.stderr) == (0, "")
+    table = json.loads((tmp_path / "run" / "search.json").read_text())
+    assert {tuple(row["ranks"]) for row in table} == {(4, 4, 3)}
+
+
+def test_chosen_is_no_setting_of_a_file(run_command, store, tmp_path):
+    config = tmp_path / "fit.toml"
+    config.write_text(f'[fit]\nstore = "{store.path}"\nrun = "run"\nchosen = true\n')
+    said = run_command("fit", "--config", config)
+    assert said.exit_code == 1
+    assert "fit.chosen, which is unknown" in said.stderr
