@@ -2,6 +2,7 @@
 
     python pipelines/hyperspectral/run.py cube.npz
     python pipelines/hyperspectral/run.py image.npz --config pipelines/hyperspectral/image.toml
+    python pipelines/hyperspectral/run.py image.npz --auto
 
 The array (.npy, .npz or zarr; any order) is scaled to [0, 1] by its largest magnitude. A random
 part of it is observed, another random part is held out for the score, the rest is not used.
@@ -54,9 +55,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the choice of entries")
     parser.add_argument("--method", choices=("auto", "rcg", "rtr"))
     parser.add_argument("--nonnegative", action="store_true", help="no entry below zero")
+    parser.add_argument("--auto", action="store_true", help="search for ranks and weights")
     arguments = parser.parse_args()
 
-    settings = read_settings(arguments.config)
+    settings = {"ranks": "auto"} if arguments.auto else read_settings(arguments.config)
     if arguments.method:
         settings["method"] = arguments.method
     if arguments.nonnegative:
@@ -70,6 +72,8 @@ def main() -> None:
         seconds = time.perf_counter() - began
         scores = slrt.evaluate(done, test, peak=1.0)
     print(done)
+    if arguments.auto:
+        print(done.records[0].event)
     print(f"test RMSE {scores.rmse:.5f}   PSNR {scores.psnr:.2f} dB   on {scores.count:,} entries")
     sweeps = sum(record.sweeps for record in done.records)
     print(f"{len(done.records) - 1} iterations, {sweeps} sweeps, {seconds:.1f} s")

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 from slrt_dask.arguments import Free
 from slrt_dask.completion import TemporaryPlace
 from slrt_dask.config import FitSettings
-from slrt_dask.data.location import scratch_parent
+from slrt_dask.data.location import is_url, scratch_parent
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.errors import InvalidInput
 from slrt_dask.monitor import describe_trial
 from slrt_dask.optim.manifold import Point
 from slrt_dask.recovery import persist
@@ -27,6 +29,8 @@ from slrt_dask.tuning.trials import Trials, settings_of
 HELD_OUT = 0.1
 """The part of the observations that candidates are judged on."""
 HELD_OUT_SEED = 1
+FEWEST = 50
+"""Observations of which some can be held out."""
 MOST_TRIALS = 60
 logger = logging.getLogger("slrt_dask")
 Listener = Callable[[Tried], None]
@@ -123,6 +127,8 @@ def _searched(
     listeners: tuple[Listener, ...],
 ) -> list[Tried]:
     """All that was tried; when workers are lost the search begins again."""
+    allowed = request.settings.max_seconds
+    until = math.inf if allowed is None else time.monotonic() + allowed
     begun = replace(request, settings=settings_of(first, request.settings, shares))
 
     def attempt() -> list[Tried]:
@@ -132,6 +138,8 @@ def _searched(
             )
 
             def heard(candidate: Candidate, warm: Tried | None) -> Tried | None:
+                if warm is not None and time.monotonic() > until:
+                    return None
                 tried = trials.attempt(candidate, warm)
                 if tried is not None:
                     logger.info("%s", describe_trial(tried))
@@ -173,6 +181,16 @@ def _divided(request: Request) -> Iterator[Request]:
         yield request
         return
     store: ObservationStore = request.store
+    if store.nnz < FEWEST:
+        raise InvalidInput(
+            f"{store.nnz} observations are too few to hold some of them out and find ranks or C; "
+            "give both"
+        )
+    if request.connection is not None and is_url(store.path):
+        raise InvalidInput(
+            f"{store.path} is a URL, and workers may not see what is held out on the disk of this "
+            "machine; split the store yourself, and give one part as validation"
+        )
     place = TemporaryPlace(scratch_parent(store.path))
     train, held_out = store.split(
         HELD_OUT, HELD_OUT_SEED, train_path=f"{place.path}/train", test_path=f"{place.path}/test"

@@ -9,8 +9,9 @@ import pytest
 
 import slrt_dask as slrt
 from slrt_dask.data import low_rank_tensor, sample_entries
-from slrt_dask.errors import InvalidConfig
+from slrt_dask.errors import InvalidConfig, InvalidInput
 from slrt_dask.optim.stopping import StopReason
+from slrt_dask.tuning import tuning
 
 SHAPE, TRUE = (24, 20, 12), (3, 2, 2)
 
@@ -93,7 +94,8 @@ def test_the_search_can_be_repeated_and_does_not_depend_on_partitions(found, sto
     assert again.certificate.primal == pytest.approx(found[0].certificate.primal, rel=1e-6)
 
 
-def test_workers_find_the_same(store, lone_client):
+def test_workers_find_the_same(store, lone_client, monkeypatch):
+    monkeypatch.setattr(tuning, "MOST_TRIALS", 3)
     done = slrt.complete(store, "auto", C=2.0, client=lone_client)
     here = slrt.complete(store, "auto", C=2.0, threads=1)
     assert done.ranks == here.ranks
@@ -173,3 +175,34 @@ def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path):
 def test_other_words_are_refused(given, message, store):
     with pytest.raises(InvalidConfig, match=message):
         slrt.complete(store, **given)
+
+
+@pytest.mark.parametrize("shape", [(60, 40), (12, 10, 8, 6)], ids=["order2", "order4"])
+def test_other_orders_are_searched_too(shape, tmp_path):
+    tensor = low_rank_tensor(shape, (2,) * len(shape), seed=1, noise=0.0)
+    indices, values = sample_entries(tensor, 0.3, seed=2)
+    store = slrt.from_coo(tmp_path / "store", indices, values, shape)
+    done = slrt.complete(store, "auto", threads=1)
+    assert error_of(done, tensor) < 0.3
+    assert len(done.ranks) == len(shape)
+
+
+def test_too_few_observations_are_said_to_be_so(tmp_path):
+    indices = np.array(np.unravel_index(np.arange(0, 400, 20), (10, 10, 4)))
+    store = slrt.from_coo(tmp_path / "few", indices, np.ones(20), (10, 10, 4))
+    with pytest.raises(InvalidInput, match=r"20 observations are too few .* give both"):
+        slrt.complete(store, "auto")
+
+
+def test_a_time_limit_ends_the_search_with_the_best_so_far(store):
+    listener = Listener()
+    done = slrt.complete(store, "auto", threads=1, max_seconds=1e-3, observers=[listener])
+    assert len(listener.trials) == 1
+    assert done.ranks == listener.trials[0].candidate.ranks
+
+
+def test_workers_elsewhere_need_held_out_observations_that_they_see(lone_client, tensor):
+    indices, values = sample_entries(tensor, 0.25, seed=5)
+    store = slrt.from_coo("memory://tuned/store", indices, values, SHAPE)
+    with pytest.raises(InvalidInput, match=r"is a URL, .* give one part as validation"):
+        slrt.complete(store, "auto", client=lone_client)
