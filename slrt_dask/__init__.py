@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slrt_dask.hankel import Hankel
     from slrt_dask.linear import Linear
     from slrt_dask.scoring import Scores, evaluate
+    from slrt_dask.tuning.api import tune
 
 # Names are imported when first used, so that `import slrt_dask` stays fast: the solver brings
 # numba and distributed, which opening a store does not need.
@@ -48,6 +49,7 @@ _HOMES = {
     "low_rank_tensor": "data",
     "open_store": "data",
     "resume": "fit",
+    "tune": "tuning.api",
 }
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "low_rank_tensor",
     "open_store",
     "resume",
+    "tune",
 ]
 
 

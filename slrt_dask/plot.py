@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from slrt_dask.data.libraries import load
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.records import IterationRecord
+from slrt_dask.tuning.search import Tried
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,6 +88,29 @@ def convergence_figure(records: Sequence[IterationRecord], *, title: str | None 
     axes = figure.subplots(1, len(curves), squeeze=False)[0]
     for axis, (name, colour, logarithmic, values) in zip(axes, curves, strict=True):
         _curve(axis, iterations, values, name, colour, logarithmic)
+    if title is not None:
+        figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def tuning_figure(history: Sequence[Tried], *, title: str | None = None) -> Figure:
+    """The error of every setting that a search tried, over its largest C·λ and in their order."""
+    if not history:
+        raise InvalidInput("there are no settings to draw; give the history of a search")
+    errors = [tried.error for tried in history]
+    lowest = np.minimum.accumulate(errors)
+    figure = _figure((8.0, 3.2))
+    by_strength, by_order = figure.subplots(1, 2, sharey=True)
+    strengths = [max(tried.candidate.strengths) for tried in history]
+    by_strength.scatter(strengths, errors, color=BLUE, s=16)
+    by_strength.scatter(strengths[int(np.argmin(errors))], lowest[-1], color=ORANGE, s=40)
+    by_strength.set_xscale("log")
+    by_strength.set_xlabel("largest C·λ", fontsize=9)
+    by_strength.set_ylabel("RMSE on held-out observations", fontsize=9)
+    by_order.plot(errors, color="0.6", marker=".", linewidth=0.8, label="tried")
+    by_order.step(range(len(lowest)), lowest, color=ORANGE, where="post", label="best so far")
+    by_order.set_xlabel("setting", fontsize=9)
+    by_order.legend(fontsize="small")
     if title is not None:
         figure.suptitle(title, fontsize=11)
     return figure

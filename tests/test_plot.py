@@ -10,7 +10,9 @@ import pytest
 
 from slrt_dask.errors import InvalidInput, MissingDependency
 from slrt_dask.optim.records import IterationRecord
-from slrt_dask.plot import completion_figure, convergence_figure, save_figure
+from slrt_dask.plot import completion_figure, convergence_figure, save_figure, tuning_figure
+from slrt_dask.tuning.candidate import Candidate
+from slrt_dask.tuning.search import Tried
 
 pytest.importorskip("matplotlib")
 
@@ -102,3 +104,16 @@ def test_without_matplotlib_the_remedy_is_named(slices, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependency, match=r"slrt-dask\[plot\]"):
         completion_figure(*slices)
+
+
+def test_a_search_is_drawn_with_its_best_and_none_is_refused():
+    history = [
+        Tried(Candidate((2, 2), (4.0**n, 1.0)), 1.0 + (n - 3) ** 2, 0, 1, 0.1, ()) for n in range(6)
+    ]
+    figure = tuning_figure(history, title="a search")
+    by_strength, by_order = figure.axes
+    assert by_strength.collections[0].get_offsets()[:, 0].tolist() == [4.0**n for n in range(6)]
+    assert by_strength.collections[1].get_offsets().tolist() == [[64.0, 1.0]]
+    assert by_order.lines[1].get_ydata().tolist() == [10.0, 5.0, 2.0, 1.0, 1.0, 1.0]
+    with pytest.raises(InvalidInput, match="no settings"):
+        tuning_figure([])

@@ -20,6 +20,7 @@ from slrt_dask.cli.demo_command import demo
 from slrt_dask.cli.fit_commands import fit, plan, resume
 from slrt_dask.cli.options import DEBUG, common_options
 from slrt_dask.cli.result_commands import evaluate, export, predict
+from slrt_dask.cli.tune_command import tune
 from slrt_dask.errors import SlrtError
 
 EXIT_ERROR = 1
@@ -76,7 +77,10 @@ def main() -> None:
     """
 
 
-for command in (demo, ingest, split, plan, fit, resume, evaluate, predict, export, certificates):
+COMMANDS = (
+    demo, ingest, split, plan, tune, fit, resume, evaluate, predict, export, certificates,
+)  # fmt: skip
+for command in COMMANDS:
     main.add_command(command)
 
 

@@ -11,7 +11,7 @@ import slrt_dask
 from slrt_dask.cli import main
 
 COMMANDS = (
-    "demo", "ingest", "split", "plan", "fit", "resume", "evaluate", "predict", "export",
+    "demo", "ingest", "split", "plan", "tune", "fit", "resume", "evaluate", "predict", "export",
     "certificates",
 )  # fmt: skip
 HEAVY = ("numpy", "zarr", "dask", "distributed", "numba", "matplotlib")
@@ -33,7 +33,9 @@ def test_help_of_a_command_has_an_example_of_it(run_command, command):
     assert f"slrt-dask {command}" in shown.stdout.split("Example")[1]
 
 
-@pytest.mark.parametrize("command", ["plan", "fit", "resume", "evaluate", "predict", "export"])
+@pytest.mark.parametrize(
+    "command", ["plan", "tune", "fit", "resume", "evaluate", "predict", "export"]
+)
 def test_commands_that_compute_share_the_options_of_where(run_command, command):
     shown = run_command(command, "--help").stdout
     for option in ("--scheduler", "--workers", "--threads", "--memory-limit", "--tls"):

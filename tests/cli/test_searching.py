@@ -36,3 +36,29 @@ def test_chosen_is_no_setting_of_a_file(run_command, store, tmp_path):
     said = run_command("fit", "--config", config)
     assert said.exit_code == 1
     assert "fit.chosen, which is unknown" in said.stderr
+
+
+def test_the_search_alone_shows_what_it_tried_and_the_next_command(run_command, store, tmp_path):
+    said = run_command(
+        "tune", store.path, "--ranks", "4,4,3", "--threads", "1", "--max-seconds", "60",
+        "--output", tmp_path / "tried.json", "--plot", tmp_path / "tried.png",
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+    tried = json.loads((tmp_path / "tried.json").read_text())
+    *rows, chosen, following = said.stdout.splitlines()
+    assert len(rows) == len(tried) > 3
+    errors = [float(row.split("rmse")[1].split()[0]) for row in rows]
+    assert errors == sorted(errors, reverse=True)
+    assert chosen.startswith(f"chosen among {len(tried)} settings: ranks (4, 4, 3)")
+    assert (tmp_path / "tried.png").stat().st_size > 5000
+    flags = following.split("fit … ")[1].split()
+    again = run_command(
+        "fit", store.path, *flags, "--run", tmp_path / "run", "--max-iterations", "1"
+    )
+    assert again.exit_code == 0, again.stderr
+
+
+def test_there_must_be_something_to_search_for(run_command, store):
+    said = run_command("tune", store.path, "--ranks", "4,4,3", "--C", "1")
+    assert said.exit_code == 1
+    assert "nothing to search for" in said.stderr

@@ -1,0 +1,107 @@
+"""The command that searches for settings, and shows what it tried."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slrt_dask.cli.computing import Computing, computing_options
+from slrt_dask.cli.fit_options import PRECISION
+from slrt_dask.cli.options import (
+    AUTO,
+    NUMBER_OR_AUTO,
+    NUMBERS,
+    WHOLE_NUMBERS,
+    WHOLE_NUMBERS_OR_AUTO,
+    common_options,
+    is_verbose,
+)
+
+if TYPE_CHECKING:
+    from slrt_dask.tuning.tuning import Tuning
+
+
+@click.command()
+@click.argument("store")
+@click.option("--ranks", type=WHOLE_NUMBERS_OR_AUTO, metavar="R,R,…|auto", default=AUTO,
+              help="Ranks to keep; searched for if left out.")  # fmt: skip
+@click.option("--C", "C", type=NUMBER_OR_AUTO, metavar="NUMBER|auto", default=AUTO,
+              help="A weight of the misfit to keep; searched for if left out.")  # fmt: skip
+@click.option("--lambdas", type=NUMBERS, metavar="L,L,…", help="Weights of the modes to keep.")
+@click.option("--hankel", type=WHOLE_NUMBERS, metavar="T,T,…",
+              help="Windows of low rank: offsets in every mode, 1 for a mode without.")  # fmt: skip
+@click.option("--validation", metavar="STORE2", help="Held-out observations to judge on.")
+@click.option("--precision", type=PRECISION, default="float64", help="Of the solver's vectors.")
+@click.option("--max-seconds", type=float, help="Try nothing more after this time.")
+@click.option("--output", metavar="JSON", help="Write what was tried to a file.")
+@click.option("--plot", metavar="PICTURE", help="Draw it, to a .png or .pdf.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@computing_options
+@common_options
+def tune(
+    store: str,
+    validation: str | None,
+    hankel: tuple[int, ...] | None,
+    output: str | None,
+    plot: str | None,
+    quiet: bool,
+    computing: Computing,
+    **flags: Any,
+) -> None:
+    """Search for the ranks and weights that predict held-out observations of STORE best.
+
+    What was tried is shown as a table, the best last. A fit without --ranks and --C does the same
+    first, and then fits the best settings to all observations.
+
+    \b
+    Examples:
+      slrt-dask tune cube-train --plot search.png
+      slrt-dask tune cube-train --ranks 10,10,5 --workers 2
+    """
+    from slrt_dask.data.store import open_store
+    from slrt_dask.hankel import Hankel
+    from slrt_dask.monitor import ProgressObserver
+    from slrt_dask.tuning.api import tune as search
+
+    progress = ProgressObserver(0)
+    try:
+        with computing.connected() as client:
+            found = search(
+                open_store(store),
+                constraint=None if hankel is None else Hankel(hankel),
+                validation=None if validation is None else open_store(validation),
+                client=client,
+                memory_limit=computing.memory_limit,
+                threads=computing.threads,
+                observers=[] if quiet or is_verbose() or not sys.stderr.isatty() else [progress],
+                **flags,
+            )
+    finally:
+        progress.close()
+    click.echo(table(found))
+    if output is not None:
+        found.write(Path(output))
+    if plot is not None:
+        from slrt_dask.plot import save_figure, tuning_figure
+
+        save_figure(tuning_figure(found.history), plot)
+
+
+def table(found: Tuning) -> str:
+    """All that was tried, from the worst to the best, and what to do with it."""
+    from slrt_dask.monitor import describe_trial
+
+    rows = sorted(found.history, key=lambda tried: -tried.error)
+    ranks = ",".join(map(str, found.settings.ranks))
+    lambdas = ",".join(f"{weight:.6g}" for weight in found.settings.lambdas or ())
+    return "\n".join(
+        [
+            *(describe_trial(tried) for tried in rows),
+            str(found),
+            f"next  slrt-dask fit … --ranks {ranks} --C {found.settings.C:.6g} --lambdas {lambdas}"
+            + (" --center" if found.settings.center else ""),
+        ]
+    )
