@@ -101,7 +101,9 @@ def table(found: Tuning) -> str:
         [
             *(describe_trial(tried) for tried in rows),
             str(found),
-            f"next  slrt-dask fit … --ranks {ranks} --C {found.settings.C:.6g} --lambdas {lambdas}"
+            "next  slrt-dask fit STORE --run DIR, which searches like this and keeps the factors; or, "
+            "to fit these settings until they converge, "
+            f"with --ranks {ranks} --C {found.settings.C:.6g} --lambdas {lambdas}"
             + (" --center" if found.settings.center else ""),
         ]
     )

@@ -51,7 +51,7 @@ def test_the_search_alone_shows_what_it_tried_and_the_next_command(run_command, 
     assert errors == sorted(errors, reverse=True)
     assert chosen.startswith(f"chosen among {len(tried)} settings: ranks (4, 4, 3)")
     assert (tmp_path / "tried.png").stat().st_size > 5000
-    flags = following.split("fit … ")[1].split()
+    flags = following.split("converge, with ")[1].split()
     again = run_command(
         "fit", store.path, *flags, "--run", tmp_path / "run", "--max-iterations", "1"
     )
