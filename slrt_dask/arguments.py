@@ -36,7 +36,10 @@ class Free:
 
 def numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]:
     """Numbers from a tuple, a list or an array; whatever is not one is left for the settings."""
-    values = np.asarray(given)
+    try:
+        values = np.asarray(given)
+    except ValueError:  # ragged
+        values = np.zeros(())
     if values.ndim != 1 or values.dtype.kind not in "iuf":
         raise InvalidConfig(f"{name} must be one number per mode, not {given!r}")
     if kind is int and values.dtype.kind == "f":

@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,16 +31,17 @@ from slrt_dask.request import Request
 from slrt_dask.runs import (
     CHECKPOINTS,
     ROWS,
-    SEARCH,
     SETTINGS,
     RunDirectory,
     create_run,
     open_run,
     refuse_used_directory,
 )
-from slrt_dask.tuning.tuning import Tuning, tuned
+from slrt_dask.tuning.tuning import tuned
 
 UNFINISHED = (StopReason.INTERRUPTED,)
+SHORTEST = 1e-3
+"""Seconds that are left to a fit when the search before it took all that were allowed."""
 WITHOUT_A_DIRECTORY = "60s"
 """How often a fit on a cluster that keeps no run makes sure that it need not begin again."""
 
@@ -86,7 +88,8 @@ def complete(
     gradient_tolerance : or when the gradient norm is this small, relative to the cost
     validation : a store of held-out observations; its error is recorded with every iteration.
         What is "auto" is judged on it, and without it on a tenth of the observations, which the
-        answer is then fitted to again
+        answer is then fitted to again. It keeps the factors that were found: but for Hankel,
+        where they are only its start, `method`, `max_iterations` and the tolerances do not matter
     run_directory : where records, checkpoints and the completion are kept; a new directory
     client : a distributed client; without one the fit runs in this process, with threads
     memory_limit : bytes that a worker (or this process) may use, as a number or like "4GB"
@@ -128,18 +131,12 @@ def complete(
         settings = replace(settings, constraint=table)  # checked again, with its constraint
         request = Request(store, settings, connection, memory_limit, threads, validation)
         request.plan()
-        events: list[str] = []
-        tuning = None
         if free.ranks or free.C:
-            request, tuning = _tuned(request, free, observers)
-            events.append(str(tuning))
+            request = _tuned(request, free, observers)
         if where is None and connection is not None:
-            return _fit_without_a_directory(request, observers, events)
+            return _fit_without_a_directory(request, observers)
         remedy = "start workers and resume the run"
-        done = _fit_in(request, where, observers, cadence, remedy, events)
-        if where is not None and tuning is not None:
-            tuning.write(where / SEARCH)
-        return done
+        return _fit_in(request, where, observers, cadence, remedy)
 
 
 def resume(
@@ -217,26 +214,25 @@ def _stored(
             raise
 
 
-def _tuned(
-    request: Request, free: Free, observers: Sequence[Observer[Any]]
-) -> tuple[Request, Tuning]:
+def _tuned(request: Request, free: Free, observers: Sequence[Observer[Any]]) -> Request:
     """The request with the settings that were searched for, about to be fitted to everything."""
     told = tuple(observer.on_trial for observer in observers if hasattr(observer, "on_trial"))
+    began, allowed = time.monotonic(), request.settings.max_seconds
     tuning = tuned(request, free, told)
     # The factors are kept as they were chosen; a structure in stages is fitted again from them.
-    settings = replace(tuning.settings, chosen=request.settings.tau is None)
-    found = replace(request, settings=settings, start=tuning.point)
+    left = None if allowed is None else max(allowed - (time.monotonic() - began), SHORTEST)
+    chosen = request.settings.tau is None
+    settings = replace(tuning.settings, chosen=chosen, max_seconds=left)
+    found = replace(request, settings=settings, start=tuning.start)
     found.plan()
-    return found, tuning
+    return found
 
 
-def _fit_without_a_directory(
-    request: Request, observers: Sequence[Observer[Any]], events: list[str]
-) -> Completion:
+def _fit_without_a_directory(request: Request, observers: Sequence[Observer[Any]]) -> Completion:
     """Fit on a cluster; what workers may lose is kept beside the observations, which they see."""
     held = TemporaryPlace(scratch_parent(request.store.path))
     where, cadence = Path(held.path) / "run", Cadence.of(WITHOUT_A_DIRECTORY)
-    done = _fit_in(request, where, observers, cadence, "give a run directory", events, held)
+    done = _fit_in(request, where, observers, cadence, "give a run directory", held)
     shutil.rmtree(where / CHECKPOINTS, ignore_errors=True)
     return done
 
@@ -247,7 +243,6 @@ def _fit_in(
     observers: Sequence[Observer[Any]],
     cadence: Cadence,
     remedy: str,
-    events: list[str],
     held: TemporaryPlace | None = None,
 ) -> Completion:
     """Fit with a new run directory, or without one."""
@@ -264,7 +259,7 @@ def _fit_in(
                 )
             )
 
-        return _persisted(request, run, where, observers, cadence, events, remedy)
+        return _persisted(request, run, where, observers, cadence, [], remedy)
 
 
 def _persisted(

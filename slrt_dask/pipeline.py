@@ -40,7 +40,7 @@ from slrt_dask.optim.rtr import TrustRegion
 from slrt_dask.optim.stopping import StopRules
 from slrt_dask.posing import AnyProblem, problem_of
 from slrt_dask.results import joined, write_result
-from slrt_dask.runs import RunDirectory
+from slrt_dask.runs import RunDirectory, Start
 
 logger = logging.getLogger("slrt_dask")
 METHODS = {"auto": ConjugateGradient, "rcg": ConjugateGradient, "rtr": TrustRegion}
@@ -53,7 +53,7 @@ class Fit:
     offset : what was subtracted from the observations
     validation : held-out observations, if there are any
     newcomers : who tells of workers that have joined, where there are workers
-    start : factors to start from; the observations' leading directions if None
+    start : where to start from; from the observations' leading directions if None
     """
 
     engine: Engine
@@ -62,7 +62,7 @@ class Fit:
     offset: float
     validation: ObservationStore | None
     newcomers: Newcomers | None = None
-    start: Point | None = None
+    start: Start | None = None
 
     @classmethod
     def of(
@@ -73,7 +73,7 @@ class Fit:
         validation: ObservationStore | None,
         newcomers: Newcomers | None = None,
         most_extra: int | None = None,
-        start: Point | None = None,
+        start: Start | None = None,
     ) -> Fit:
         problem = problem_of(engine, settings, offset, most_extra)
         return cls(engine, problem, settings, offset, validation, newcomers, start)
@@ -90,6 +90,8 @@ class Fit:
         events : what happened before and is not yet in the history; emptied when it is
         """
         state, earlier = (None, ()) if run is None else self._continued(run, events)
+        if state is None and self.start is not None and self.start.chosen not in events:
+            events.append(self.start.chosen)
         if state is None and self.problem.notice:
             logger.info("%s", self.problem.notice)
             events.append(self.problem.notice)
@@ -118,7 +120,7 @@ class Fit:
 
     def _first_point(self) -> Point:
         if self.start is not None:
-            return self.start
+            return self.start.point
         return spectral_start(self.problem, self.settings.seed)
 
     @property

@@ -31,9 +31,9 @@ from slrt_dask.engine.placement import Place, cluster_places
 from slrt_dask.engine.plan import Plan, plan_embedded, plan_fit
 from slrt_dask.errors import InvalidInput
 from slrt_dask.newcomers import Newcomers
-from slrt_dask.optim.manifold import Point
 from slrt_dask.pipeline import Fit
 from slrt_dask.posing import embedded
+from slrt_dask.runs import Start
 
 logger = logging.getLogger("slrt_dask")
 
@@ -48,8 +48,8 @@ class Request:
     memory_limit: int | str | None
     threads: int | None
     validation: ObservationStore | None
-    start: Point | None = None
-    """Factors to start from; the observations' leading directions if None."""
+    start: Start | None = None
+    """Where to start from; from the observations' leading directions if None."""
 
     def plan(self) -> Plan:
         """The plan for the workers that there are now; refused if it does not fit."""

@@ -47,6 +47,27 @@ logger = logging.getLogger("slrt_dask")
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where a fit begins whose settings were searched for.
+
+    point : K factors (n_k, r_k);  chosen : a sentence about them;  tried : a row per setting tried
+    """
+
+    point: Point
+    chosen: str
+    tried: list[dict[str, Any]]
+
+    def write(self, directory: Path) -> None:
+        factors = {f"factor{mode:03d}": factor for mode, factor in enumerate(self.point)}
+        np.savez(directory / START, **factors)  # type: ignore[arg-type]
+        self.write_tried(directory / SEARCH)
+
+    def write_tried(self, path: Path) -> None:
+        content = {"chosen": self.chosen, "tried": self.tried}
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
 class RunDirectory:
     """A directory that belongs to one fit.
 
@@ -77,6 +98,8 @@ class RunDirectory:
     def binding(self) -> dict[str, Any]:
         """What a checkpoint belongs to: it is of no use to another fit."""
         settings = json.loads(json.dumps(self.settings.to_dict()))
+        if not settings["chosen"]:
+            del settings["chosen"]  # which earlier runs do not have
         return {"observations": self.observations, "settings": settings}
 
     def open_store(self) -> ObservationStore:
@@ -98,12 +121,13 @@ class RunDirectory:
             )
         return store
 
-    def read_start(self) -> Point | None:
-        """The factors that the run starts from, where they were searched for."""
+    def read_start(self) -> Start | None:
+        """Where the run starts from, if that was searched for."""
         if not (self.path / START).exists():
             return None
         with np.load(self.path / START, allow_pickle=False) as content:
-            return tuple(content[name] for name in sorted(content.files))
+            point = tuple(content[name] for name in sorted(content.files))
+        return Start(point, **json.loads((self.path / SEARCH).read_text(encoding="utf-8")))
 
     def keep_records(
         self, last_iteration: int
@@ -157,7 +181,7 @@ def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
 
 def _holds_nothing(path: Path) -> bool:
     """Whether a directory is empty, but for what a process killed while making a run leaves."""
-    left = (LOCK, SETTINGS + UNFINISHED, START)
+    left = (LOCK, SETTINGS + UNFINISHED, START, SEARCH)
     return all(entry.name in left or entry.name.startswith(ROWS) for entry in path.iterdir())
 
 
@@ -168,7 +192,7 @@ def create_run(
     validation: ObservationStore | None,
     settings: FitSettings,
     held: TemporaryPlace | None = None,
-    start: Point | None = None,
+    start: Start | None = None,
 ) -> Iterator[RunDirectory]:
     """Make a directory for a new run, locked as long as the context lasts.
 
@@ -179,9 +203,10 @@ def create_run(
     path.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         refuse_used_directory(path)  # somebody else may have made a run here in between
+        for left in (START, SEARCH):
+            (path / left).unlink(missing_ok=True)  # by a process that was killed just here
         if start is not None:
-            factors = {f"factor{mode:03d}": factor for mode, factor in enumerate(start)}
-            np.savez(path / START, **factors)  # type: ignore[arg-type]
+            start.write(path)
         _write_settings(path, store, validation, settings)
         run = replace(open_run(path), held=held)
         try:

@@ -112,8 +112,9 @@ def fit(
     it. Ranks and C that are not given are searched for, with a tenth of the observations held out
     (or with --validation), and the best are then fitted to all of them.
 
-    Ctrl-C ends the fit early, with its result and certificate written, and exit code 130. A fit
-    that was ended so, or killed, goes on with slrt-dask resume.
+    Ctrl-C ends the fit early, with its result and certificate written, and exit code 130; a search
+    for settings is ended by it without a result. A fit that was ended so, or killed, goes on with
+    slrt-dask resume.
 
     \b
     Examples:

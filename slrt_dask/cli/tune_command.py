@@ -83,7 +83,7 @@ def tune(
         progress.close()
     click.echo(table(found))
     if output is not None:
-        found.write(Path(output))
+        found.start.write_tried(Path(output))
     if plot is not None:
         from slrt_dask.plot import save_figure, tuning_figure
 
@@ -101,8 +101,8 @@ def table(found: Tuning) -> str:
         [
             *(describe_trial(tried) for tried in rows),
             str(found),
-            "next  slrt-dask fit STORE --run DIR, which searches like this and keeps the factors; or, "
-            "to fit these settings until they converge, "
+            "next  slrt-dask fit STORE --run DIR, which searches like this and keeps the factors; "
+            "or, to fit these settings until they converge, "
             f"with --ranks {ranks} --C {found.settings.C:.6g} --lambdas {lambdas}"
             + (" --center" if found.settings.center else ""),
         ]

@@ -123,6 +123,9 @@ class DualProblem:
         """None: without constraints there is nothing that could change between steps."""
         return None
 
+    def settle(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
+        return evaluation
+
     @property
     def looseness(self) -> float:
         return 1.0

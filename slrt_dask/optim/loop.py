@@ -19,6 +19,8 @@ from slrt_dask.optim.problem import AnyProblem, Certificate, Evaluation
 from slrt_dask.optim.records import IterationRecord, Observer
 from slrt_dask.optim.stopping import STAGE_ENDS, StopReason, StopRules
 
+SETTLED = 1e-7
+"""By how much of ‖y‖ constraints may be missed where no further step makes them hold."""
 SMALLEST_GAP = 1e-6
 """Inner problems are not solved for gaps smaller than this, even where none would do."""
 
@@ -127,6 +129,8 @@ def certify(
     rtol = accuracy.certificate_tolerance(tolerance, cost, state.noise_scale)
     measured = MeasuredProblem(problem, accuracy, state.noise_scale)
     evaluation = measured.refine(state.evaluation, rtol=rtol)
+    if rules.chosen:
+        evaluation = problem.settle(evaluation, rtol=min(rtol, SETTLED))
     certificate: Certificate = problem.certify(evaluation)
     return Certified(
         certificate,

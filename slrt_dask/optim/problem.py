@@ -113,6 +113,9 @@ class Problem(Protocol[EvaluationType]):
         as far as that makes a difference of more than rtol.
         """
 
+    def settle(self, evaluation: EvaluationType, *, rtol: float) -> EvaluationType:
+        """The same with nothing left to renew: where no step is to follow."""
+
     def gradient(self, evaluation: EvaluationType) -> Point:
         """Euclidean gradient of g, K arrays (n_k, r_k)."""
 

@@ -26,10 +26,7 @@ class StopReason(Enum):
     INNER_LIMIT = (
         "Stopped: no further decrease was found, and inner solves ended before their tolerance."
     )
-    CHOSEN = (
-        "Stopped: at the factors that predicted held-out observations best; more iterations "
-        "predicted worse."
-    )
+    CHOSEN = "Stopped: at the factors that predicted held-out observations best."
     ITERATIONS = "Stopped: the iteration limit was reached."
     SECONDS = "Stopped: the time limit was reached."
     INTERRUPTED = "Stopped: interrupted by the user; the last accepted point was kept."

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slrt_dask.optim.manifold import Point
@@ -100,7 +100,7 @@ class Search:
         while idle < TURNED and not self.is_spent:
             lowest = min((tried.error for tried in self.history), default=math.inf)
             tried = self._try(candidate, last)
-            if tried is None:
+            if tried is None or tried.error == 0.0:
                 return
             # Before anything is fitted errors hardly differ, and their order means nothing.
             fitted = lowest < FITTED * self.history[0].error or len(self.history) > LONGEST_RISE
@@ -139,4 +139,10 @@ class Search:
         tried = self.attempt(candidate, warm)
         if tried is not None:
             self.history.append(tried)
+            best = self.best
+            # What fits can start from takes as much room as the observations.
+            self.history = [
+                one if one is best or one is tried else replace(one, held=None)
+                for one in self.history
+            ]
         return tried

@@ -22,7 +22,7 @@ from slrt_dask.dual.start import spectral_start
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.optim.loop import minimise
 from slrt_dask.optim.rcg import ConjugateGradient
-from slrt_dask.optim.stopping import StopRules
+from slrt_dask.optim.stopping import StopReason, StopRules
 from slrt_dask.pipeline import Fit
 from slrt_dask.posing import AnyProblem, problem_of
 from slrt_dask.tuning.candidate import Candidate
@@ -35,6 +35,8 @@ BETTER = 1e-4
 """The part of the error by which it has to fall to count as smaller."""
 JUDGED_AT = 1e-3
 """The inner residual at which errors are compared: looser solves regularise by themselves."""
+FLAT = 1e-12
+"""The gradient, relative to the cost, from which no step leads anywhere."""
 STAGED_ITERATIONS = 40
 logger = logging.getLogger("slrt_dask")
 
@@ -104,6 +106,8 @@ class Trials:
                 best = error, iteration, solved
             elif state.exhausted or iteration - best[1] >= PATIENCE:
                 break
+            if state.gradient_norm <= FLAT * abs(known.cost):
+                break
             state = method.step(problem, state)
         return best
 
@@ -116,5 +120,7 @@ class Trials:
         outcome = minimise(
             problem, ConjugateGradient(), start, rules, certify_every=STAGED_ITERATIONS
         )
+        if outcome.reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
         iterations = outcome.state.iteration
         return self._error(problem, outcome.evaluation), iterations, outcome.evaluation

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from slrt_dask.arguments import Free
@@ -17,11 +15,12 @@ from slrt_dask.completion import TemporaryPlace
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import is_url, scratch_parent
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import InvalidInput
+from slrt_dask.errors import InvalidInput, MemoryBudgetExceeded
 from slrt_dask.monitor import describe_trial
 from slrt_dask.optim.manifold import Point
 from slrt_dask.recovery import persist
 from slrt_dask.request import Request
+from slrt_dask.runs import Start
 from slrt_dask.tuning.candidate import Candidate, Freedom
 from slrt_dask.tuning.search import Search, Tried
 from slrt_dask.tuning.trials import Trials, settings_of
@@ -44,12 +43,14 @@ class Tuning:
     point : its factors, K matrices (n_k, r_k)
     history : all candidates, in the order in which they were tried
     held_out : how many observations they were judged on
+    cut_short : whether a time limit ended the search
     """
 
     settings: FitSettings
     point: Point
     history: tuple[Tried, ...]
     held_out: int
+    cut_short: bool = False
 
     @property
     def error(self) -> float:
@@ -68,7 +69,13 @@ class Tuning:
             f"chosen among {len(self.history)} settings: ranks {self.settings.ranks}, "
             f"C·λ = ({products}), which predict {self.held_out:,} held-out observations with a "
             f"root mean square error of {self.error:.4g} ± {self.standard_error:.1g}"
+            + (" (the time limit ended the search)" if self.cut_short else "")
         )
+
+    @property
+    def start(self) -> Start:
+        """Where a fit with these settings begins."""
+        return Start(self.point, str(self), self.to_table())
 
     def to_table(self) -> list[dict[str, Any]]:
         """One row per candidate, as JSON takes it."""
@@ -83,9 +90,6 @@ class Tuning:
             }
             for tried in self.history
         ]
-
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.to_table(), indent=2) + "\n", encoding="utf-8")
 
 
 def tuned(request: Request, free: Free, listeners: tuple[Listener, ...] = ()) -> Tuning:
@@ -110,11 +114,14 @@ def tuned(request: Request, free: Free, listeners: tuple[Listener, ...] = ()) ->
         if not free.C:
             C = searched.settings.C
             first = replace(first, strengths=tuple(C * share for share in shares))
-        history = _searched(searched, freedom, first, shares, listeners)
+        allowed = request.settings.max_seconds
+        until = math.inf if allowed is None else time.monotonic() + allowed
+        history = _searched(searched, freedom, first, shares, listeners, until)
         assert divided.validation is not None
         best = min(history, key=lambda tried: tried.error)
         settings = settings_of(best.candidate, request.settings, shares)
-        tuning = Tuning(settings, best.point, tuple(history), divided.validation.nnz)
+        cut_short = time.monotonic() > until
+        tuning = Tuning(settings, best.point, tuple(history), divided.validation.nnz, cut_short)
     logger.info("%s", tuning)
     return tuning
 
@@ -125,17 +132,20 @@ def _searched(
     first: Candidate,
     shares: tuple[float, ...],
     listeners: tuple[Listener, ...],
+    until: float,
 ) -> list[Tried]:
     """All that was tried; when workers are lost the search begins again."""
-    allowed = request.settings.max_seconds
-    until = math.inf if allowed is None else time.monotonic() + allowed
     begun = replace(request, settings=settings_of(first, request.settings, shares))
+
+    in_memory = begun.plan().in_memory
+
+    def fits_in(settings: FitSettings) -> None:
+        if replace(request, settings=settings).plan().in_memory != in_memory:
+            raise MemoryBudgetExceeded("observations would have to leave memory for it")
 
     def attempt() -> list[Tried]:
         with begun.fitting() as fit:
-            trials = Trials(
-                fit, shares, lambda settings: replace(request, settings=settings).plan()
-            )
+            trials = Trials(fit, shares, fits_in)
 
             def heard(candidate: Candidate, warm: Tried | None) -> Tried | None:
                 if warm is not None and time.monotonic() > until:
@@ -191,7 +201,7 @@ def _divided(request: Request) -> Iterator[Request]:
             f"{store.path} is a URL, and workers may not see what is held out on the disk of this "
             "machine; split the store yourself, and give one part as validation"
         )
-    place = TemporaryPlace(scratch_parent(store.path))
+    place = TemporaryPlace(scratch_parent(store.path) if request.connection else None)
     train, held_out = store.split(
         HELD_OUT, HELD_OUT_SEED, train_path=f"{place.path}/train", test_path=f"{place.path}/test"
     )

@@ -10,7 +10,7 @@ import slrt_dask
 def test_a_fit_with_nothing_but_a_store_finds_its_settings(run_command, store, tmp_path):
     said = run_command("fit", store.path, "--run", tmp_path / "run", "--threads", "1")
     assert said.exit_code == 0, said.stderr
-    table = json.loads((tmp_path / "run" / "search.json").read_text())
+    table = json.loads((tmp_path / "run" / "search.json").read_text())["tried"]
     lines = [line for line in said.stderr.splitlines() if line.startswith("ranks ")]
     assert len(lines) == len(table)
     done = slrt_dask.load_completion(tmp_path / "run")
@@ -26,7 +26,7 @@ def test_a_file_and_flags_say_what_is_searched_for(run_command, store, tmp_path)
         "fit", "--config", config, "--ranks", "4,4,3", "--C", "auto", "--quiet", "--threads", "1"
     )
     assert (said.exit_code, said.stderr) == (0, "")
-    table = json.loads((tmp_path / "run" / "search.json").read_text())
+    table = json.loads((tmp_path / "run" / "search.json").read_text())["tried"]
     assert {tuple(row["ranks"]) for row in table} == {(4, 4, 3)}
 
 
@@ -44,7 +44,7 @@ def test_the_search_alone_shows_what_it_tried_and_the_next_command(run_command, 
         "--output", tmp_path / "tried.json", "--plot", tmp_path / "tried.png",
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
-    tried = json.loads((tmp_path / "tried.json").read_text())
+    tried = json.loads((tmp_path / "tried.json").read_text())["tried"]
     *rows, chosen, following = said.stdout.splitlines()
     assert len(rows) == len(tried) > 3
     errors = [float(row.split("rmse")[1].split()[0]) for row in rows]

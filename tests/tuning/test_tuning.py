@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import slrt_dask as slrt
 from slrt_dask.data import low_rank_tensor, sample_entries
+from slrt_dask.engine.base import VectorHandle
 from slrt_dask.errors import InvalidConfig, InvalidInput
 from slrt_dask.optim.stopping import StopReason
-from slrt_dask.tuning import tuning
+from slrt_dask.tuning import trials, tuning
 
 SHAPE, TRUE = (24, 20, 12), (3, 2, 2)
 
@@ -142,7 +146,7 @@ def test_a_run_keeps_what_was_tried_and_can_be_resumed(store, tmp_path):
     assert done.certificate == whole.certificate
     assert done.stop_reason is StopReason.CHOSEN
     assert "chosen among" in done.records[0].event
-    table = json.loads((tmp_path / "whole" / "search.json").read_text())
+    table = json.loads((tmp_path / "whole" / "search.json").read_text())["tried"]
     assert min(row["error"] for row in table) > 0.0
     assert {tuple(row["strengths"]) for row in table} == {tuple(2.0 * n for n in SHAPE)}
 
@@ -152,7 +156,41 @@ def test_bounds_hold_for_settings_that_were_found_without_them(store, tensor):
     done = slrt.complete(store, "auto", C=2.0, constraint=slrt.Bounds(lowest, None), threads=1)
     whole = np.asarray(done.to_dask(enforce=True))
     assert whole.min() >= lowest
+    assert done.certificate.violation < 1e-5
     assert np.asarray(done.to_dask()).min() >= lowest - done.certificate.violation - 1e-9
+
+
+@pytest.mark.parametrize("value", [0.0, 2.0])
+def test_data_that_are_all_the_same_are_no_trouble(value, store, tmp_path):
+    flat = slrt.from_coo(tmp_path / "flat", store.indices(), np.full(store.nnz, value), SHAPE)
+    done = slrt.complete(flat, "auto", threads=1)
+    np.testing.assert_allclose(np.asarray(done.to_dask()), value, atol=1e-12)
+
+
+def test_an_interrupt_of_a_search_for_a_structure_is_one(tmp_path, monkeypatch):
+    def interrupted(*arguments, **options):
+        outcome = minimise(*arguments, **options)
+        return replace(outcome, reason=StopReason.INTERRUPTED)
+
+    minimise = trials.minimise
+    monkeypatch.setattr(trials, "minimise", interrupted)
+    store = slrt.from_array(tmp_path / "series", np.cos(0.3 * np.arange(60)))
+    with pytest.raises(KeyboardInterrupt):
+        slrt.complete(store, "auto", constraint=slrt.Hankel(20), threads=1)
+
+
+def test_a_search_holds_what_two_fits_can_start_from_and_no_more(store):
+    held = []
+
+    class Counting(Listener):
+        def on_trial(self, tried):
+            gc.collect()
+            held.append(sum(isinstance(one, VectorHandle) for one in gc.get_objects()))
+
+    before = sum(isinstance(one, VectorHandle) for one in gc.get_objects())
+    slrt.complete(store, "auto", C=2.0, threads=1, observers=[Counting()])
+    assert len(held) > 5
+    assert max(held) - before <= 5
 
 
 def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path):
@@ -170,7 +208,11 @@ def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"ranks": "best"}, "ranks is 'best'"), ({"ranks": (2, 2, 2), "C": "big"}, "C is 'big'")],
+    [
+        ({"ranks": "best"}, "ranks is 'best'"),
+        ({"ranks": (2, 2, 2), "C": "big"}, "C is 'big'"),
+        ({"ranks": ((1, 2), 3)}, "ranks must be one number per mode"),
+    ],
 )
 def test_other_words_are_refused(given, message, store):
     with pytest.raises(InvalidConfig, match=message):
@@ -198,6 +240,7 @@ def test_a_time_limit_ends_the_search_with_the_best_so_far(store):
     listener = Listener()
     done = slrt.complete(store, "auto", threads=1, max_seconds=1e-3, observers=[listener])
     assert len(listener.trials) == 1
+    assert "the time limit ended the search" in done.records[0].event
     assert done.ranks == listener.trials[0].candidate.ranks
 
 
@@ -206,3 +249,23 @@ def test_workers_elsewhere_need_held_out_observations_that_they_see(lone_client,
     store = slrt.from_coo("memory://tuned/store", indices, values, SHAPE)
     with pytest.raises(InvalidInput, match=r"is a URL, .* give one part as validation"):
         slrt.complete(store, "auto", client=lone_client)
+
+
+def test_runs_from_before_there_was_a_search_go_on(store, tmp_path):
+    run = tmp_path / "run"
+    done = slrt.complete(store, (2, 2, 2), C=1.0, threads=1, max_iterations=3, run_directory=run)
+    for path in (run / "settings.json", *run.glob("checkpoints/*/state.json")):
+        content = json.loads(path.read_text())
+        settings = content.get("settings") or content["binding"]["settings"]
+        settings.pop("chosen", None)
+        path.write_text(json.dumps(content))
+    shutil.rmtree(run / "completion")
+    assert slrt.resume(run, threads=1).certificate == done.certificate
+
+
+def test_a_start_that_a_killed_process_left_is_not_taken_for_this_ones(store, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    np.savez(run / "start.npz", factor000=np.ones((24, 2)))
+    slrt.complete(store, (2, 2, 2), C=1.0, threads=1, max_iterations=1, run_directory=run)
+    assert not (run / "start.npz").exists()

@@ -108,6 +108,9 @@ class HankelProblem:
     def renew(self, evaluation: Evaluation, *, rtol: float) -> Evaluation | None:
         return None
 
+    def settle(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
+        return evaluation
+
     @property
     def looseness(self) -> float:
         """Stages before the last one are solved less exactly; which that is, shows as they end."""
