@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import slrt_dask
+from slrt_dask.tuning import candidate
+
+
+@pytest.fixture(autouse=True)
+def few_ranks(monkeypatch):
+    """Those for which other tests have kernels compiled already."""
+    monkeypatch.setattr(candidate, "LADDER", (1, 2, 3, 5))
 
 
 def test_a_fit_with_nothing_but_a_store_finds_its_settings(run_command, store, tmp_path):

@@ -12,6 +12,11 @@ from slrt_dask.tuning.search import Search, Tried
 LENGTHS = (40, 30, 3)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_ranks():
+    """All of them here: nothing is compiled."""
+
+
 def walk(error, freedom=None, most_trials=200, refuse=lambda candidate: False, sweeps=0):
     """Search with an error that depends on the candidate alone; the search, and its best."""
     warm_from = []
