@@ -25,12 +25,8 @@ def resized(problem: SpectralProblem, point: Point, dual: VectorHandle | None, s
         return point
     added = _leading(problem, point, new, dual, seed) if max(new) > 0 else point
     return tuple(
-        _widened(factor, more, columns[:, :columns_wanted])
-        if columns_wanted > 0
-        else _cut(factor, rank)
-        for factor, rank, columns_wanted, columns, more in zip(
-            point, ranks, new, added, (NEW_SHARE,) * len(point), strict=True
-        )
+        _widened(factor, columns[:, :more]) if more > 0 else _cut(factor, rank)
+        for factor, rank, more, columns in zip(point, ranks, new, added, strict=True)
     )
 
 
@@ -52,8 +48,9 @@ def _leading(
     return matrices
 
 
-def _widened(factor: np.ndarray, share: float, columns: np.ndarray) -> np.ndarray:
-    wide = np.hstack([np.sqrt(1.0 - share) * factor, np.sqrt(share / columns.shape[1]) * columns])
+def _widened(factor: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    each = np.sqrt(NEW_SHARE / columns.shape[1])
+    wide = np.hstack([np.sqrt(1.0 - NEW_SHARE) * factor, each * columns])
     unit: np.ndarray = wide / np.linalg.norm(wide)
     return unit
 
