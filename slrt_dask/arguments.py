@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from slrt_dask.errors import InvalidConfig, NotYetAvailable
+from slrt_dask.combining import Constraints
+from slrt_dask.config import FitSettings
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable
 
 Number = TypeVar("Number", int, float)
 AUTO = "auto"
@@ -32,6 +35,40 @@ class Free:
         if isinstance(C, str) and C != AUTO:
             raise InvalidConfig(f"C is {C!r}; give a positive number, or 'auto'")
         return cls(isinstance(ranks, str), isinstance(C, str))
+
+
+def settings_for(
+    store: ObservationStore,
+    free: Free,
+    constraints: Constraints,
+    *,
+    ranks: object,
+    C: object,
+    lambdas: object,
+    center: bool | None,
+    validation: ObservationStore | None,
+    **others: Any,
+) -> FitSettings:
+    """Checked settings, with numbers that will do in the place of those to be searched for.
+
+    Of constraints only a Hankel structure is in them: the others need a place for their rows.
+    """
+    hankel = constraints.hankel
+    settings = FitSettings(
+        ranks=(1,) * store.order if free.ranks else numbers("ranks", ranks, int),
+        C=1.0 if free.C else cast(float, C),
+        lambdas=None if lambdas is None else numbers("lambdas", lambdas, float),
+        center=(free.ranks and not hankel) if center is None else center,
+        constraint=hankel.to_dict() if hankel else None,
+        **others,
+    )
+    settings.check_shape(store.shape)
+    if validation is not None and validation.shape != store.shape:
+        raise InvalidInput(
+            f"the validation store has shape {validation.shape}, the observations {store.shape}; "
+            f"they must be entries of the same tensor"
+        )
+    return settings
 
 
 def numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]:

@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import distributed
 
-from slrt_dask.arguments import Free, numbers
+from slrt_dask.arguments import Free, settings_for
 from slrt_dask.checkpoint import Cadence, newest_iteration
 from slrt_dask.combining import Constraint, Constraints, constraints_of
 from slrt_dask.completion import Completion, TemporaryPlace, load_completion
-from slrt_dask.config import FitSettings
 from slrt_dask.connection import Connection
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
@@ -101,27 +100,24 @@ def complete(
     constraints.check_shape(store.shape)
     if inner == "alternating" and constraints.linear:
         raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
-    settings = FitSettings(
-        ranks=(1,) * store.order if free.ranks else numbers("ranks", ranks, int),
-        C=1.0 if free.C else cast(float, C),
-        lambdas=None if lambdas is None else numbers("lambdas", lambdas, float),
+    settings = settings_for(
+        store,
+        free,
+        constraints,
+        ranks=ranks,
+        C=C,
+        lambdas=lambdas,
+        center=center,
+        validation=validation,
         method=method,
         inner=inner,
-        center=(free.ranks and not constraints.hankel) if center is None else center,
         gap_tolerance=gap_tolerance,
         gradient_tolerance=gradient_tolerance,
         max_iterations=max_iterations,
         max_seconds=max_seconds,
         precision=precision,
         seed=seed,
-        constraint=constraints.hankel.to_dict() if constraints.hankel else None,
     )
-    settings.check_shape(store.shape)
-    if validation is not None and validation.shape != store.shape:
-        raise InvalidInput(
-            f"the validation store has shape {validation.shape}, the observations {store.shape}; "
-            f"they must be entries of the same tensor"
-        )
     cadence = Cadence.of(checkpoint_every)
     where = None if run_directory is None else refuse_used_directory(run_directory)
     with (

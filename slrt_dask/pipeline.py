@@ -90,8 +90,10 @@ class Fit:
         events : what happened before and is not yet in the history; emptied when it is
         """
         state, earlier = (None, ()) if run is None else self._continued(run, events)
-        if state is None and self.start is not None and self.start.chosen not in events:
-            events.append(self.start.chosen)
+        chosen = None if self.start is None else self.start.chosen
+        # Iterations that are made again may have told of it already.
+        if state is None and chosen and not any(chosen in event for event in events):
+            events.append(chosen)
         if state is None and self.problem.notice:
             logger.info("%s", self.problem.notice)
             events.append(self.problem.notice)

@@ -58,8 +58,7 @@ class Start:
     tried: list[dict[str, Any]]
 
     def write(self, directory: Path) -> None:
-        factors = {f"factor{mode:03d}": factor for mode, factor in enumerate(self.point)}
-        np.savez(directory / START, **factors)  # type: ignore[arg-type]
+        np.savez(directory / START, *self.point)
         self.write_tried(directory / SEARCH)
 
     def write_tried(self, path: Path) -> None:
@@ -126,7 +125,7 @@ class RunDirectory:
         if not (self.path / START).exists():
             return None
         with np.load(self.path / START, allow_pickle=False) as content:
-            point = tuple(content[name] for name in sorted(content.files))
+            point = tuple(content[f"arr_{mode}"] for mode in range(len(content.files)))
         return Start(point, **json.loads((self.path / SEARCH).read_text(encoding="utf-8")))
 
     def keep_records(

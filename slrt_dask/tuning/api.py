@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import distributed
 
-from slrt_dask.arguments import Free, numbers
+from slrt_dask.arguments import Free, settings_for
 from slrt_dask.combining import Constraint, constraints_of
-from slrt_dask.config import FitSettings
 from slrt_dask.connection import Connection
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
@@ -43,18 +42,21 @@ def tune(
     free = Free.of(ranks, C)
     if not (free.ranks or free.C):
         raise InvalidInput("ranks and C are both given, so there is nothing to search for")
-    hankel = constraints_of(constraint).hankel
-    settings = FitSettings(
-        ranks=(1,) * store.order if free.ranks else numbers("ranks", ranks, int),
-        C=1.0 if free.C else cast(float, C),
-        lambdas=None if lambdas is None else numbers("lambdas", lambdas, float),
-        center=(free.ranks and not hankel) if center is None else center,
+    constraints = constraints_of(constraint)
+    constraints.check_shape(store.shape)
+    settings = settings_for(
+        store,
+        free,
+        constraints,
+        ranks=ranks,
+        C=C,
+        lambdas=lambdas,
+        center=center,
+        validation=validation,
         max_seconds=max_seconds,
         precision=precision,
         seed=seed,
-        constraint=hankel.to_dict() if hankel else None,
     )
-    settings.check_shape(store.shape)
     told = tuple(observer.on_trial for observer in observers if hasattr(observer, "on_trial"))
     with contextlib.nullcontext() if client is None else Connection(client) as connection:
         request = Request(store, settings, connection, memory_limit, threads, validation)

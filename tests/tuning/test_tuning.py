@@ -266,6 +266,13 @@ def test_runs_from_before_there_was_a_search_go_on(store, tmp_path):
 def test_a_start_that_a_killed_process_left_is_not_taken_for_this_ones(store, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    np.savez(run / "start.npz", factor000=np.ones((24, 2)))
+    np.savez(run / "start.npz", np.ones((24, 2)))
     slrt.complete(store, (2, 2, 2), C=1.0, threads=1, max_iterations=1, run_directory=run)
     assert not (run / "start.npz").exists()
+
+
+def test_held_out_observations_of_another_tensor_are_refused(store, tmp_path):
+    indices, values = np.array([[0, 1], [1, 0]]), np.ones(2)
+    other = slrt.from_coo(tmp_path / "other", indices, values, (2, 2))
+    with pytest.raises(InvalidInput, match=r"validation store has shape \(2, 2\)"):
+        slrt.tune(store, validation=other)
