@@ -90,12 +90,22 @@ def store_of(tmp_path_factory):
     return make
 
 
+def _fork_workers_from_one_that_has_imported():
+    """Let worker processes start in a fraction of a second: most of it are imports otherwise."""
+    from distributed.utils import get_mp_context
+
+    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    needed = ["distributed", "dask.array", "numba", "zarr", "slrt_dask.fit", "slrt_dask.engine"]
+    get_mp_context().set_forkserver_preload(needed)
+
+
 @pytest.fixture(scope="session")
 def open_client():
     """Start a cluster on this machine; all are closed at the end of the run."""
     from distributed import Client, LocalCluster
 
     opened = []
+    _fork_workers_from_one_that_has_imported()
 
     def start(**options):
         with warnings.catch_warnings():
