@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slrt_dask.certificates import ROLES, CertificateDirectory, CertificatesUnusable
+from slrt_dask.dask_settings import as_variables
 
 LOOPBACK = "127.0.0.1"
 DASHBOARD_PORT = 8787
-DEFAULTS = {
-    # State lives on the workers, so tasks must stay where they were put.
-    "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING": "False",
-    "DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "warning",
-}
+DEFAULTS = {**as_variables(), "DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "warning"}
 # Told not to have a dashboard, a worker still answers some HTTP, by default to everybody.
 WITHOUT_DASHBOARD = ("--no-dashboard", "--dashboard-address", f"{LOOPBACK}:0")
 SECONDS_WITHOUT_SCHEDULER = 60

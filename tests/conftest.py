@@ -12,19 +12,12 @@ import numpy as np
 import pytest
 
 import slrt_dask
+from slrt_dask.dask_settings import SETTINGS, as_variables
 
-# What dask's servers do for dashboards, many times a second, whether anybody looks or not: with the
-# clusters that are kept for a whole run it costs more than most tests do.
-QUIET = {
-    "distributed.worker.profile.enabled": False,
-    "distributed.admin.tick.interval": "1s",
-    "distributed.admin.system-monitor.interval": "10s",
-}
-dask.config.set(QUIET)
-for _name, _value in QUIET.items():
-    # For the processes that tests start.
-    _variable = "DASK_" + _name.replace(".", "__").replace("-", "_").upper()
-    os.environ.setdefault(_variable, str(_value))
+# For the clusters that are kept for a whole run, and for the processes that tests start.
+dask.config.set(SETTINGS)
+for _name, _value in as_variables().items():
+    os.environ.setdefault(_name, _value)
 
 
 # Tests start many processes, and each would compile the whole package where bytecode is not kept.

@@ -26,12 +26,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_limits
 
 import slrt_dask as slrt
 from slrt_dask.config import FitSettings
+from slrt_dask.dask_settings import SETTINGS
 from slrt_dask.data import from_batches, low_rank_observations
 from slrt_dask.data.budget import ingest_bytes
 from slrt_dask.dual.inner import ConjugateGradient
@@ -213,6 +215,7 @@ def streamed_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
 def cluster(workers: int, memory_limit: Any) -> Iterator[Client]:
     options = {"memory_limit": memory_limit, "dashboard_address": None}
     with (
+        dask.config.set(SETTINGS),
         LocalCluster(n_workers=workers, threads_per_worker=1, **options) as made,
         Client(made, set_as_default=False) as client,
     ):

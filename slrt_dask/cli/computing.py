@@ -20,10 +20,9 @@ import click
 from slrt_dask.certificates import ROLES, CertificateDirectory
 from slrt_dask.cli.connecting import existing_cluster
 from slrt_dask.cli.options import Bytes, Certificates
+from slrt_dask.dask_settings import SETTINGS
 
 SECONDS_TO_CONNECT = 5
-WITHOUT_STEALING = {"distributed.scheduler.work-stealing": False}
-"""State lives on the workers, so tasks must stay where they were put."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def _started(workers: int, computing: Computing) -> Iterator[Any]:
     if computing.tls is not None:
         computing.tls.check(*ROLES)
         security = computing.tls.security()
-    with dask.config.set(WITHOUT_STEALING):
+    with dask.config.set(SETTINGS):
         with _interrupts_ignored():
             cluster = LocalCluster(
                 n_workers=workers,
