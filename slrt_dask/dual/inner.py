@@ -27,12 +27,16 @@ from slrt_dask.dual.operator import (
     empty_sums,
 )
 from slrt_dask.engine.block import VALUES, Block, Vector
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished, Overlapping
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import sweeps, vectors
 from slrt_dask.kernels.rows import lanes_for
 
 NO_SUMS = np.zeros((0, 0))
+SWEEPING = ("begin", "residual", "iterate", "resume")
+"""Rounds that end with a product with the operator."""
+COMPLETING = ("residual", "iterate", "finish")
+"""Rounds that begin with the slab mode's part of the last one."""
 CLEARLY = 4.0
 """How many times larger one ⟨r, r⟩ has to be than another to learn from their difference."""
 
@@ -80,7 +84,7 @@ Sums = tuple[Matrix, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class ConjugateGradient(Program):
+class ConjugateGradient(Overlapping):
     """Solve for the vector `solution`, to ‖r‖ ≤ tolerance, starting from the vector `start`.
 
     right_hand_side : name of b; the observed values if None
@@ -132,9 +136,7 @@ class ConjugateGradient(Program):
             r[:] = self._right_hand_side(block)
             return self._sweep(block, r, total)
         x[:] = block.vector(self.start)
-        w = block.fresh("w")
-        np.multiply(x, self.shift, out=w)
-        add_local(block, self.factors, self.factors, self.weights, x, w)
+        np.multiply(x, self.shift, out=block.fresh("w"))
         sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
         return sums, np.zeros(4)
 
@@ -157,32 +159,38 @@ class ConjugateGradient(Program):
         )  # fmt: skip
 
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
-        """A step and the next one's sweep; all of it but the local modes in one pass."""
+        """A step and the next one's sweep, but for the local modes; all in one pass."""
         index, mode = block.index, self.slab_mode
-        r, w = block.changing("r"), block.changing("w")
         sums = empty_sums(block, self.factors) if total is None else total[0]
         assert message.sums is not None
         rr = sweeps.crossing_step(
             index.rows[mode], index.fibres[mode], message.sums, self.factors.padded[mode],
             lanes_for(self.factors.width(mode)), self.weights[mode],
-            block.changing(self.solution), r, block.changing("p"), block.changing("s"), w,
-            message.alpha, message.beta, self.shift, sums,
+            block.changing(self.solution), block.changing("r"), block.changing("p"),
+            block.changing("s"), block.changing("w"), message.alpha, message.beta, self.shift, sums,
         )  # fmt: skip
-        return self._swept(block, r, w, rr, sums, total)
+        return self._swept(sums, rr, total)
 
     def _sweep(self, block: Block, r: Vector, total: Sums | None) -> Sums:
-        w = block.fresh("w")
-        np.multiply(r, self.shift, out=w)
+        np.multiply(r, self.shift, out=block.fresh("w"))
         sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
-        return self._swept(block, r, w, vectors.dot(r, r), sums, total)
+        return self._swept(sums, vectors.dot(r, r), total)
 
-    def _swept(
-        self, block: Block, r: Vector, w: Vector, rr: float, sums: Matrix, total: Sums | None
-    ) -> Sums:
-        """The local modes' part of w = A r; the slab mode's part has to be summed first."""
-        energy = add_local(block, self.factors, self.factors, self.weights, r, w)
-        scalars = np.array([rr, self.shift * rr + energy, 0.0, 0.0])
+    def _swept(self, sums: Matrix, rr: float, total: Sums | None) -> Sums:
+        scalars = np.array([rr, self.shift * rr, 0.0, 0.0])
         return sums, scalars if total is None else total[1] + scalars
+
+    def follow(
+        self, block: Block, message: Round, rest: NDArray[np.float64] | None
+    ) -> NDArray[np.float64]:
+        """The local modes' part of w = A r; the slab mode's part has to be summed first."""
+        scalars = np.zeros(4)
+        begins = message.phase == "begin" and self.start is not None
+        if begins or (message.phase in SWEEPING and self.max_iterations > 0):
+            swept, w = block.vector(self.solution if begins else "r"), block.changing("w")
+            energy = add_local(block, self.factors, self.factors, self.weights, swept, w)
+            scalars[1] = 0.0 if begins else energy
+        return scalars if rest is None else rest + scalars
 
     def _measure(self, block: Block, r: Vector, total: Sums | None) -> Sums:
         """The products that tell how the solve ended."""
@@ -235,7 +243,10 @@ class ConjugateGradient(Program):
         )  # fmt: skip
 
     def sent(self, message: Round) -> Round:
-        return replace(message, history=())
+        return replace(message, history=(), sums=None)
+
+    def told(self, message: Round, shared: Matrix) -> Round:
+        return replace(message, sums=shared) if message.phase in COMPLETING else message
 
     def _outcome(self, message: Round, scalars: NDArray[np.float64]) -> InnerOutcome:
         rr, bx, rx, xx = (float(value) for value in scalars)

@@ -16,6 +16,8 @@ from slrt_dask.engine.resting import RestingBlock
 from slrt_dask.engine.scratch import FileVectors, Room
 
 Step = Callable[[Block, Any], Any]
+LATE = 4
+"""One block of so many is left for when sums travel."""
 
 
 @dataclass
@@ -31,11 +33,30 @@ class Chain:
 
     def run(self, step: Step, background: Executor) -> Any:
         """The sum of step(block, sum so far) over the blocks."""
-        return self._streamed(step, background) if self.rooms else self._in_memory(step)
+        return self._streamed(step, background) if self.rooms else self._over(self.blocks, step)
 
-    def _in_memory(self, step: Step) -> Any:
-        total = None
-        for resting in self.blocks:
+    def begin(self, step: Step, background: Executor, *, late: Step) -> Any:
+        """The same, with a shorter step for the last blocks; the rest of theirs is left to `end`.
+
+        Every block goes through its whole step while it is in cache, but for so many that there is
+        something to compute while sums travel. Blocks in files are not opened twice.
+        """
+        if self.rooms:
+            return self._streamed(step, background)
+        early = len(self.blocks) - self._late
+        return self._over(self.blocks[early:], late, self._over(self.blocks[:early], step))
+
+    def end(self, step: Step, background: Executor) -> Any:
+        """The sum over the blocks that `begin` was short with."""
+        early = len(self.blocks) - (0 if self.rooms else self._late)
+        return self._over(self.blocks[early:], step)
+
+    @property
+    def _late(self) -> int:
+        return -(-len(self.blocks) // LATE)
+
+    def _over(self, blocks: Sequence[RestingBlock], step: Step, total: Any = None) -> Any:
+        for resting in blocks:
             total = step(resting.open(None, self.buffers, frozenset()), total)
         return total
 

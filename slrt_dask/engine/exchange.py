@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from slrt_dask.errors import StateLost
@@ -22,7 +23,7 @@ FAN_IN = 4
 """How many workers one adds the sums of, besides its own."""
 
 Letter = tuple[int, int, str, int]
-"""What a part is: run, round, "sum" or "message", and the number of the worker that sent it."""
+"""What a part is: run, round, its kind, such as "sum", and the number of the worker it is from."""
 
 
 class Mailbox:
@@ -71,6 +72,7 @@ class Exchange(ABC):
     """What a worker knows of the others: sums go up, messages come down."""
 
     is_root = True
+    is_alone = False
 
     @abstractmethod
     def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
@@ -80,15 +82,24 @@ class Exchange(ABC):
     def spread(self, message: Any) -> Any:
         """The root's message, everywhere."""
 
+    @abstractmethod
+    def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
+        """Begin to add up all workers' parts; the call returned waits for the sum, everywhere."""
+
 
 class Alone(Exchange):
     """There are no others."""
+
+    is_alone = True
 
     def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
         return part
 
     def spread(self, message: Any) -> Any:
         return message
+
+    def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
+        return lambda: part
 
 
 class TreeExchange(Exchange):
@@ -114,17 +125,37 @@ class TreeExchange(Exchange):
         self._round = 0
 
     def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
-        for child in self._children:
-            part = combine(part, self._mailbox.take((self._run, self._round, "sum", child)))
-        if not self.is_root:
-            self._send(self._parent, (self._run, self._round, "sum", self._place), part)
-        return part
+        return self._up("sum", combine, part)
 
     def spread(self, message: Any) -> Any:
-        letter = (self._run, self._round, "message", self._parent)
-        if not self.is_root:
-            message = self._mailbox.take(letter)
-        for child in self._children:
-            self._send(child, (*letter[:3], self._place), message)
+        message = self._down("message", message)
         self._round += 1
         return message
+
+    def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
+        done: Future[Any] = Future()
+
+        def travel() -> None:
+            try:
+                done.set_result(self._down("shared", self._up("early sum", combine, part)))
+            except BaseException as error:
+                done.set_exception(error)
+
+        # Not of a pool: it waits for others, and must not keep a worker that ends from ending.
+        threading.Thread(target=travel, name="slrt-share", daemon=True).start()
+        return done.result
+
+    def _up(self, kind: str, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+        for child in self._children:
+            part = combine(part, self._mailbox.take((self._run, self._round, kind, child)))
+        if not self.is_root:
+            self._send(self._parent, (self._run, self._round, kind, self._place), part)
+        return part
+
+    def _down(self, kind: str, part: Any) -> Any:
+        letter = (self._run, self._round, kind, self._parent)
+        if not self.is_root:
+            part = self._mailbox.take(letter)
+        for child in self._children:
+            self._send(child, (*letter[:3], self._place), part)
+        return part

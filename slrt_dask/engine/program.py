@@ -55,6 +55,27 @@ class Program(ABC):
         return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
 
 
+class Overlapping(Program):
+    """A program whose steps have a second half, which the large part of their sum does not need.
+
+    Sums are pairs: what all workers have to know in full, and the rest, which is small. The former
+    travels while the second half is computed, and reaches the blocks without the message.
+    """
+
+    @abstractmethod
+    def follow(self, block: Block, message: Any, rest: Any) -> Any:
+        """The second half of a step: add to the rest of the sum, None for the first."""
+
+    @abstractmethod
+    def told(self, message: Any, shared: Any) -> Any:
+        """A message as blocks take it, given the part of the last sum that all workers know."""
+
+    def fused(self, block: Block, message: Any, total: Any) -> Any:
+        """Both halves, where nothing travels meanwhile."""
+        shared, rest = self.step(block, message, total)
+        return shared, self.follow(block, message, rest)
+
+
 def add_into(left: Any, right: Any) -> Any:
     """left + right; an array on the left takes the sum itself."""
     if hasattr(left, "flags") and left.flags.writeable:
@@ -63,20 +84,38 @@ def add_into(left: Any, right: Any) -> Any:
     return left + right
 
 
-def run_rounds(
-    program: Program, contribute: Callable[[Program, Any], Any], exchange: Exchange | None = None
-) -> Any:
+HandOver = Callable[[Any], None]
+"""Takes the part of a sum that all workers are to know, as soon as it is complete here."""
+Contribute = Callable[[Program, Any, HandOver | None], Any]
+
+
+def run_rounds(program: Program, contribute: Contribute, exchange: Exchange | None = None) -> Any:
     """Run a program to its end, given how the blocks here contribute to a round.
 
     exchange : joins these blocks with those of other workers, each of which runs the same rounds
     """
     others = exchange or Alone()
+    overlapped = isinstance(program, Overlapping) and not others.is_alone
     message = program.first()
     heard = others.spread(program.sent(message))
     while not isinstance(heard, Finished):
-        total = others.total(program.combine, contribute(program, heard))
+        if overlapped:
+            total = _overlapped(program, heard, contribute, others)
+        else:
+            total = others.total(program.combine, contribute(program, heard, None))
         if others.is_root:
             message = program.advance(message, total)
         done = isinstance(message, Finished)
         heard = others.spread(Finished(None) if done else program.sent(message))
+        if isinstance(program, Overlapping) and not isinstance(heard, Finished):
+            heard = program.told(heard, total[0])
     return message.outcome if others.is_root else None
+
+
+def _overlapped(program: Program, message: Any, contribute: Contribute, others: Exchange) -> Any:
+    """One round's sum; the part that everybody needs travels while the rest is computed."""
+    shared: list[Callable[[], Any]] = []
+    rest = contribute(program, message, lambda part: shared.append(others.share(add_into, part)))
+    (wait,) = shared
+    total = wait()
+    return total, others.total(add_into, rest)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from numpy.typing import NDArray
 
 from slrt_dask.engine.assignment import Assignment, load_blocks
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.chains import Chain, divide, drain
+from slrt_dask.engine.chains import Chain, Step, divide, drain
 from slrt_dask.engine.costs import ROOMS
-from slrt_dask.engine.program import Program
+from slrt_dask.engine.program import HandOver, Overlapping, Program, add_into
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
 from slrt_dask.engine.support import Change, resupported
@@ -48,28 +49,56 @@ class Share:
         # A step of an abandoned run may still be running when the next run's first one arrives.
         self._busy = threading.Lock()
 
-    def contribute(self, program: Program, message: Any) -> Any:
-        """One round on all blocks, summed in a fixed order so that it can be repeated."""
+    def contribute(self, program: Program, message: Any, hand_over: HandOver | None = None) -> Any:
+        """One round on all blocks, summed in a fixed order so that it can be repeated.
 
+        hand_over : is given the part of an overlapping program's sum that all workers are to know;
+            what is returned is the rest
+        """
         if not self._chains:
             raise StateLost("this share was closed; the fit has to be started again")
 
         def step(block: Block, total: Any) -> Any:
             return program.step(block, message, total)
 
+        if not isinstance(program, Overlapping):
+            return self._on_chains(Chain.run, step, program.combine)
+
+        def fused(block: Block, total: Any) -> Any:
+            return program.fused(block, message, total)
+
+        if hand_over is None:
+            return self._on_chains(Chain.run, fused, program.combine)
+
+        def follow(block: Block, rest: Any) -> Any:
+            return program.follow(block, message, rest)
+
+        shared, rest = self._on_chains(partial(Chain.begin, late=step), fused, program.combine)
+        hand_over(shared)
+        more = self._on_chains(Chain.end, follow, add_into)
+        return rest if more is None else add_into(rest, more)
+
+    def _on_chains(
+        self,
+        way: Callable[[Chain, Step, Executor], Any],
+        step: Step,
+        combine: Callable[[Any, Any], Any],
+    ) -> Any:
+        """The sum over the chains of what each makes of its blocks; None if none makes anything."""
         # This thread takes the first chain itself: it is awake already, and a scheduler that sees
         # it running puts the others on other cores.
         others = self._chains[1:]
-        running = [self._pool.submit(chain.run, step, self._background) for chain in others]
+        running = [self._pool.submit(way, chain, step, self._background) for chain in others]
         try:
-            parts = [self._chains[0].run(step, self._background)]
+            parts = [way(self._chains[0], step, self._background)]
             parts += [future.result() for future in running]
         finally:
             # After an error or an interrupt no thread may still be writing to the blocks.
             for future in running:
                 future.cancel()
             drain(running)
-        return reduce(program.combine, parts)
+        made = [part for part in parts if part is not None]
+        return reduce(combine, made) if made else None
 
     def begin(self, run: int, discard: tuple[str, ...] = ()) -> None:
         """Start a run of rounds; an earlier one that may still go on is over with it.
@@ -82,13 +111,15 @@ class Share:
             self._run = run
             self.discard(discard)
 
-    def contribute_to(self, run: int, program: Program, message: Any) -> Any:
+    def contribute_to(
+        self, run: int, program: Program, message: Any, hand_over: HandOver | None = None
+    ) -> Any:
         """One round of the run that was begun last."""
         with self._busy:
             if run != self._run:
                 raise StateLost(f"run {run} was given up for run {self._run}")
             began = time.perf_counter()
-            part = self.contribute(program, message)
+            part = self.contribute(program, message, hand_over)
             self.round_seconds.append(time.perf_counter() - began)
             return part
 

@@ -18,7 +18,7 @@ from distributed.protocol import to_serialize
 
 from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.exchange import Alone, Exchange, Letter, Mailbox, TreeExchange
-from slrt_dask.engine.program import Program, run_rounds
+from slrt_dask.engine.program import HandOver, Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.wire import aligned
 from slrt_dask.errors import StateLost
@@ -146,8 +146,8 @@ def run_program(
         exchange = TreeExchange(plugin.mailbox, send, run, place, len(workers))
     shared = exchange.spread(program)
 
-    def contribute(program: Program, message: Any) -> Any:
-        return share.contribute_to(run, program, aligned(message))
+    def contribute(program: Program, message: Any, hand_over: HandOver | None) -> Any:
+        return share.contribute_to(run, program, aligned(message), hand_over)
 
     return run_rounds(aligned(shared), contribute, exchange)
 
