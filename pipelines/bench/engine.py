@@ -1,0 +1,151 @@
+"""What surrounds the kernels: threads, orchestration, starting up, and sweeps to a digit of gap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from kernels import CUBE, CUBE_ENTRIES, CUBE_RANKS, product_on
+from measuring import Row, in_turns
+
+import slrt_dask as slrt
+from slrt_dask.data import from_batches, low_rank_observations
+from slrt_dask.dual import inner, operator
+from slrt_dask.dual.inner import ConjugateGradient
+from slrt_dask.dual.operator import Factors
+from slrt_dask.engine.local import LocalEngine
+
+ITERATIONS = 20
+FIRST_FIT = """
+import time, sys
+began = time.perf_counter()
+import slrt_dask
+imported = time.perf_counter() - began
+store = slrt_dask.open_store(sys.argv[1])
+for _ in range(2):
+    began = time.perf_counter()
+    slrt_dask.complete(store, (10, 10, 5), C=1000.0, lambdas=(1.0, 1.0, 1.0), max_iterations=2)
+    print(time.perf_counter() - began)
+print(imported)
+"""
+
+
+class Timed:
+    """A module of kernels whose calls are timed."""
+
+    def __init__(self, module: ModuleType, seconds: list[float]) -> None:
+        self._module, self._seconds = module, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        kernel = getattr(self._module, name)
+
+        def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            result = kernel(*arguments)
+            self._seconds.append(time.perf_counter() - began)
+            return result
+
+        return timed
+
+
+@contextmanager
+def kernels_timed() -> Iterator[list[float]]:
+    """Seconds of every call of a kernel meanwhile."""
+    seconds: list[float] = []
+    kept = inner.sweeps, inner.vectors, operator.sweeps
+    inner.sweeps, inner.vectors = Timed(kept[0], seconds), Timed(kept[1], seconds)
+    operator.sweeps = Timed(kept[2], seconds)
+    try:
+        yield seconds
+    finally:
+        inner.sweeps, inner.vectors, operator.sweeps = kept
+
+
+def rows(directory: Path) -> list[Row]:
+    batches = low_rank_observations(CUBE, CUBE_RANKS, CUBE_ENTRIES, seed=0)
+    store = from_batches(directory / "engine", batches, CUBE)
+    return [*_solves(store), *_starting(directory / "engine"), *_digits(directory)]
+
+
+def _solves(store: slrt.ObservationStore) -> list[Row]:
+    generator = np.random.default_rng(0)
+    lengths = zip(CUBE, CUBE_RANKS, strict=True)
+    factors = Factors.of(tuple(generator.standard_normal((n, r)) / n for n, r in lengths))
+    weights = (1.0, 1.0, 1.0)
+
+    def solver(engine: LocalEngine) -> Callable[[], Any]:
+        program = ConjugateGradient(
+            factors, weights, store.slab_mode, 1e-6, "solution", None, None, 0.0, ITERATIONS
+        )
+        return lambda: engine.run(program)
+
+    with LocalEngine(store, threads=1) as one:
+        solve = solver(one)
+        shares = []
+        for _ in range(8):
+            with kernels_timed() as seconds:
+                began = time.perf_counter()
+                solve()
+                shares.append(1.0 - sum(seconds) / (time.perf_counter() - began))
+        outside = float(np.median(shares[1:]))
+        alone, bare = in_turns(solve, product_on(one, factors, weights, 1e-6), repeats=7)
+    with LocalEngine(store, threads=1) as one, LocalEngine(store, threads=2) as two:
+        single, both = in_turns(solver(one), solver(two), repeats=15)
+    return [
+        Row(
+            "inner solve, two threads", f"{single / both:.2f} × one thread", f"{1e3 * both:.0f} ms"
+        ),
+        Row(
+            f"orchestration of one partition of {CUBE_ENTRIES:,} entries",
+            f"{100 * outside:.1f} % of an inner solve",
+            "all that is not kernels",
+        ),
+        Row(
+            "inner iteration beside its product",
+            f"{alone / ITERATIONS / bare:.2f} × the product alone",
+            f"{1e3 * alone / ITERATIONS:.1f} ms",
+        ),
+    ]
+
+
+def _starting(path: Path) -> list[Row]:
+    """In processes of their own, compiled code being kept from one to the next."""
+    command = [sys.executable, "-c", FIRST_FIT, str(path)]
+    for _ in range(2):
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    first, second, imported = map(float, said)
+    return [
+        Row("import slrt_dask", f"{imported:.2f} s", ""),
+        Row(
+            "first fit of a process beside its second",
+            f"{first - second:.1f} s more",
+            f"{first:.1f} and {second:.1f} s, compiled code being kept",
+        ),
+    ]
+
+
+def _digits(directory: Path) -> list[Row]:
+    """Sweeps of fits that are to certify one digit after the other."""
+    shape = (60, 50, 20)
+    tensor = slrt.low_rank_tensor(shape, ranks=(3, 3, 3), seed=0)
+    generator = np.random.default_rng(0)
+    places = np.stack(np.nonzero(generator.random(shape) < 0.2))
+    values = tensor[tuple(places)] + 0.1 * tensor.std() * generator.standard_normal(places.shape[1])
+    store = slrt.from_coo(directory / "digits", places, values, shape)
+    spent = []
+    for digits in (1, 2, 3, 4):
+        done = slrt.complete(
+            store, (30, 30, 20), C=0.1, gap_tolerance=10.0**-digits, gradient_tolerance=0.0,
+            max_iterations=500, threads=1,
+        )  # fmt: skip
+        spent.append((sum(record.sweeps for record in done.records), done.certificate.relative_gap))
+    told = ", ".join(f"{sweeps} to {gap:.0e}" for sweeps, gap in spent)
+    each = (spent[-1][0] - spent[0][0]) / (len(spent) - 1)
+    return [Row("sweeps to a certified relative gap", told, f"{each:.0f} a digit, 60×50×20")]
