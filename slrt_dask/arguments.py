@@ -10,31 +10,35 @@ import numpy as np
 from slrt_dask.combining import Constraints
 from slrt_dask.config import FitSettings
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable
+from slrt_dask.errors import InvalidConfig, InvalidInput
 
 Number = TypeVar("Number", int, float)
-AUTO = "auto"
+AUTO, CERTIFIED = "auto", "certified"
+HIGHEST = 50
+"""The rank up to which certified ranks grow where nothing else is said."""
 
 
 @dataclass(frozen=True)
 class Free:
-    """What is to be searched for: the ranks, the weights, or both."""
+    """What is to be searched for: the ranks, the weights, or both.
+
+    certified : whether ranks are found by growth, during the fit itself
+    """
 
     ranks: bool
     C: bool
+    certified: bool = False
 
     @classmethod
     def of(cls, ranks: object, C: object) -> Free:
-        if isinstance(ranks, str) and ranks == "certified":
-            raise NotYetAvailable(
-                "ranks='certified' is not yet available; give one rank per mode, such as "
-                "(10, 10, 5), or 'auto' for those that predict best"
+        if isinstance(ranks, str) and ranks not in (AUTO, CERTIFIED):
+            raise InvalidConfig(
+                f"ranks is {ranks!r}; give one rank per mode, 'auto' or 'certified'"
             )
-        if isinstance(ranks, str) and ranks != AUTO:
-            raise InvalidConfig(f"ranks is {ranks!r}; give one rank per mode, or 'auto'")
         if isinstance(C, str) and C != AUTO:
             raise InvalidConfig(f"C is {C!r}; give a positive number, or 'auto'")
-        return cls(isinstance(ranks, str), isinstance(C, str))
+        certified = isinstance(ranks, str) and ranks == CERTIFIED
+        return cls(isinstance(ranks, str) and not certified, isinstance(C, str), certified)
 
 
 def settings_for(
@@ -47,6 +51,7 @@ def settings_for(
     lambdas: object,
     center: bool | None,
     validation: ObservationStore | None,
+    max_ranks: object = None,
     **others: Any,
 ) -> FitSettings:
     """Checked settings, with numbers that will do in the place of those to be searched for.
@@ -54,8 +59,13 @@ def settings_for(
     Of constraints only a Hankel structure is in them: the others need a place for their rows.
     """
     hankel = constraints.hankel
+    if max_ranks is not None and not free.certified:
+        raise InvalidConfig("max_ranks goes with ranks='certified', which grow up to them")
+    if free.certified:
+        ranks = _highest_ranks(store, hankel.tau if hankel else None, max_ranks)
     settings = FitSettings(
         ranks=(1,) * store.order if free.ranks else numbers("ranks", ranks, int),
+        certified=free.certified,
         C=1.0 if free.C else cast(float, C),
         lambdas=None if lambdas is None else numbers("lambdas", lambdas, float),
         center=(free.ranks and not hankel) if center is None else center,
@@ -69,6 +79,22 @@ def settings_for(
             f"they must be entries of the same tensor"
         )
     return settings
+
+
+def _highest_ranks(
+    store: ObservationStore, tau: tuple[int, ...] | None, given: object
+) -> tuple[int, ...]:
+    """Up to where certified ranks may grow: as given, but never beyond what a mode can have."""
+    offsets = tau or (1,) * store.order
+    lengths = tuple(n - t + 1 for n, t in zip(store.shape, offsets, strict=True))
+    if given is None:
+        given = HIGHEST
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = (given,) * store.order
+    wanted = numbers("max_ranks", given, int)
+    if len(wanted) != store.order or any(rank < 1 for rank in wanted):
+        raise InvalidConfig(f"max_ranks is {given!r}; give one positive number per mode, or one")
+    return tuple(min(pair) for pair in zip(wanted, lengths, strict=True))
 
 
 def numbers(name: str, given: object, kind: type[Number]) -> tuple[Number, ...]:

@@ -30,6 +30,8 @@ class FitSettings:
     precision : of the solver's vectors; sums are float64 always
     inner : how constraints are solved for: "joint", or "alternating" as in the paper
     constraint : the table of a constraint, several such tables, or None
+    certified : whether the ranks are only the highest allowed: they begin at one, or at those of
+        the start, and grow until the certified gap closes
     chosen : whether the factors that it starts from were chosen on held-out observations, where
         more iterations predicted worse: it then only solves for what they leave open
     """
@@ -48,6 +50,7 @@ class FitSettings:
     inner: str = "joint"
     constraint: dict[str, Any] | tuple[dict[str, Any], ...] | None = None
     chosen: bool = False
+    certified: bool = False
 
     def __post_init__(self) -> None:
         if not self.ranks or any(not _is_whole(rank) or rank < 1 for rank in self.ranks):
@@ -136,8 +139,8 @@ def read_settings(path: str | os.PathLike[str], section: str = "fit") -> dict[st
     table = content.get(section)
     if not isinstance(table, dict):
         raise InvalidConfig(f"{path} has no table [{section}]; put the settings of the fit there")
-    known = {field.name for field in dataclasses.fields(FitSettings)} - {"chosen"}
-    known |= {"store", "run", "validation"}
+    known = {field.name for field in dataclasses.fields(FitSettings)} - {"chosen", "certified"}
+    known |= {"max_ranks", "store", "run", "validation"}
     for key in table:
         if key not in known:
             raise InvalidConfig(

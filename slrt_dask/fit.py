@@ -39,6 +39,8 @@ from slrt_dask.runs import (
 from slrt_dask.tuning.tuning import tuned
 
 UNFINISHED = (StopReason.INTERRUPTED,)
+RANKS_TO_SEARCH_WITH = 10
+"""For the weights, where ranks are to grow afterwards."""
 SHORTEST = 1e-3
 """Seconds that are left to a fit when the search before it took all that were allowed."""
 WITHOUT_A_DIRECTORY = "60s"
@@ -68,10 +70,13 @@ def complete(
     seed: int = 0,
     checkpoint_every: int | str = 1,
     observers: Sequence[Observer[Any]] = (),
+    max_ranks: tuple[int, ...] | int | None = None,
 ) -> Completion:
     """Complete a tensor from its observations; the answer comes with a certificate.
 
-    ranks : one rank per mode, or "auto": those that predict held-out observations best
+    ranks : one rank per mode; or "auto": those that predict held-out observations best; or
+        "certified": they grow from one, up to `max_ranks` (50 if None), until the certified gap
+        closes, so that the answer is a global optimum of the convex problem
     constraint : Nonnegative(…), Bounds(…) or Linear(…), or a list of them: what the completed
         tensor has to satisfy; or Hankel(…): what structure it has
     C, lambdas : weights of the misfit and of the modes; only their products matter. C="auto" finds
@@ -117,6 +122,7 @@ def complete(
         max_seconds=max_seconds,
         precision=precision,
         seed=seed,
+        max_ranks=max_ranks,
     )
     cadence = Cadence.of(checkpoint_every)
     where = None if run_directory is None else refuse_used_directory(run_directory)
@@ -213,12 +219,20 @@ def _stored(
 def _tuned(request: Request, free: Free, observers: Sequence[Observer[Any]]) -> Request:
     """The request with the settings that were searched for, about to be fitted to everything."""
     told = tuple(observer.on_trial for observer in observers if hasattr(observer, "on_trial"))
-    began, allowed = time.monotonic(), request.settings.max_seconds
+    began, asked = time.monotonic(), request.settings
+    if free.certified:  # the weights are searched for with ranks that are quickly fitted
+        narrow = tuple(min(RANKS_TO_SEARCH_WITH, rank) for rank in asked.ranks)
+        request = replace(request, settings=replace(asked, ranks=narrow, certified=False))
     tuning = tuned(request, free, told)
     # The factors are kept as they were chosen; a structure in stages is fitted again from them.
-    left = None if allowed is None else max(allowed - (time.monotonic() - began), SHORTEST)
-    chosen = request.settings.tau is None
-    settings = replace(tuning.settings, chosen=chosen, max_seconds=left)
+    left, taken = asked.max_seconds, time.monotonic() - began
+    settings = replace(
+        tuning.settings,
+        ranks=asked.ranks if free.certified else tuning.settings.ranks,
+        certified=free.certified,
+        chosen=asked.tau is None and not free.certified,
+        max_seconds=None if left is None else max(left - taken, SHORTEST),
+    )
     found = replace(request, settings=settings, start=tuning.start)
     found.plan()
     return found

@@ -19,6 +19,7 @@ from slrt_dask.config import FitSettings
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.problem import Evaluation, InnerSummary
+from slrt_dask.dual.rank_growth import RankGrowth
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.dual.writing import (
     read_dual_files,
@@ -32,7 +33,7 @@ from slrt_dask.monitor import LogObserver
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.optim.accuracy import Accuracy
 from slrt_dask.optim.loop import minimise
-from slrt_dask.optim.manifold import Point
+from slrt_dask.optim.manifold import Point, ranks_of
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.rcg import ConjugateGradient
 from slrt_dask.optim.records import IterationRecord, Observer
@@ -43,6 +44,8 @@ from slrt_dask.results import joined, write_result
 from slrt_dask.runs import RunDirectory, Start
 
 logger = logging.getLogger("slrt_dask")
+USUAL_EVERY, GROWING_EVERY = 10, 5
+"""Iterations between certificates, which also tell where ranks should grow."""
 METHODS = {"auto": ConjugateGradient, "rcg": ConjugateGradient, "rtr": TrustRegion}
 
 
@@ -112,6 +115,8 @@ class Fit:
             ),
             observers=[LogObserver(), *([kept] if kept else []), *observers, *self._moving(kept)],
             validate=None if self.validation is None else self._validation_error,
+            grow=self._growth,
+            certify_every=GROWING_EVERY if self.settings.certified else USUAL_EVERY,
             elapsed=earlier[-1].seconds if earlier else 0.0,
             event="; ".join(events),
         )
@@ -120,8 +125,13 @@ class Fit:
             records = kept.end(outcome.state, records)
         return write_result(self, outcome, records, run)
 
+    @property
+    def _growth(self) -> RankGrowth | None:
+        return RankGrowth(self.problem, self.settings.ranks) if self.settings.certified else None
+
     def _first_point(self) -> Point:
         if self.start is not None:
+            self.problem.reshape(ranks_of(self.start.point))
             return self.start.point
         return spectral_start(self.problem, self.settings.seed)
 
@@ -198,4 +208,5 @@ class Fit:
         self.problem.go_on(checkpoint.progress, tuple(kept))
         inner = InnerSummary(**checkpoint.scalars["inner"])
         point = checkpoint.matrices("point")
+        self.problem.reshape(ranks_of(point))
         return Evaluation(point, float(checkpoint.scalars["cost"]), inner, dual, checkpoint.rows)

@@ -47,14 +47,14 @@ def problem_of(
     if not constraints:
         return DualProblem(
             engine,
-            settings.ranks,
+            first_ranks(settings),
             cost_weight=settings.C,
             weights=weights,
             certificate_rtol=certificate_rtol,
         )
     return BoundedProblem(
         engine,
-        settings.ranks,
+        first_ranks(settings),
         cost_weight=settings.C,
         weights=weights,
         bounds=bound_vectors(constraints.bounds, engine.store.shape, offset, settings.C),
@@ -66,6 +66,11 @@ def problem_of(
         most_extra=most_extra,
         certificate_rtol=certificate_rtol,
     )
+
+
+def first_ranks(settings: FitSettings) -> tuple[int, ...]:
+    """The ranks that a fit begins with."""
+    return (1,) * len(settings.ranks) if settings.certified else settings.ranks
 
 
 def embedded(store: ObservationStore, settings: FitSettings) -> ObservationStore:
@@ -89,7 +94,7 @@ def _hankel_problem(
     *stages, last = hankel.stages(weights)
     return HankelProblem(
         engine,
-        settings.ranks,
+        first_ranks(settings),
         cost_weight=settings.C,
         weights=weights,
         deviation=last,

@@ -16,7 +16,6 @@ from slrt_dask.errors import (
     InvalidConfig,
     InvalidInput,
     MemoryBudgetExceeded,
-    NotYetAvailable,
     SlrtError,
     StoreExists,
 )
@@ -311,11 +310,6 @@ def test_held_out_observations_are_part_of_the_memory_that_is_planned(small, fit
 
 
 # ---- what is refused ------------------------------------------------------------------------
-
-
-def test_what_is_to_come_is_refused_by_name(small, fit):
-    with pytest.raises(NotYetAvailable, match="not yet available"):
-        fit(small(3).store, "certified")
 
 
 @pytest.mark.parametrize(

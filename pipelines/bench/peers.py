@@ -1,12 +1,13 @@
 """Time to a test error on Indian Pines, a tenth observed: ours, tensorly, pyttb, plain sweeps.
 
 All have the same observations, the same test entries and both cores. Each tool has a small and a
-large setting, chosen by hand for this cube: whichever is first counts. The time in which the others'
-errors are taken is not theirs.
+large setting, chosen by hand for this cube: whichever is first counts. The time in which errors of
+the others are taken is not theirs.
 """
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 import warnings
@@ -197,8 +198,10 @@ def _judged(course: Course, watch: Stopwatch, error: float) -> None:
 def _until_reached(run: Callable[[], Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
         with suppress(Reached):
             run()
+        logging.disable(logging.NOTSET)
 
 
 def everything() -> list[Course]:

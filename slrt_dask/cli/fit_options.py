@@ -10,8 +10,8 @@ import click
 from slrt_dask.cli.options import (
     NUMBER_OR_AUTO,
     NUMBERS,
+    RANKS,
     WHOLE_NUMBERS,
-    WHOLE_NUMBERS_OR_AUTO,
 )
 
 PRECISION = click.Choice(["float64", "float32"])
@@ -53,9 +53,16 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
         (
             click.option(
                 "--ranks",
-                type=WHOLE_NUMBERS_OR_AUTO,
-                metavar="R,R,…|auto",
-                help="One rank per mode; searched for if left out.",
+                type=RANKS,
+                metavar="R,R,…|auto|certified",
+                help="One rank per mode; searched for if left out. certified: as many as the "
+                "certified gap needs to close.",
+            ),
+            click.option(
+                "--max-ranks",
+                type=WHOLE_NUMBERS,
+                metavar="R,R,…",
+                help="How far certified ranks may grow [50 in every mode].",
             ),
             click.option(
                 "--C",

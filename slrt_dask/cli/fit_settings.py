@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from slrt_dask.cli.options import AUTO
+from slrt_dask.cli.options import AUTO, CERTIFIED
 from slrt_dask.config import FitSettings, read_settings
 from slrt_dask.errors import InvalidConfig
 
@@ -36,7 +36,8 @@ class FitRequest:
     def arguments(self) -> dict[str, Any]:
         """What `complete` is called with."""
         given = {**self.settings.to_dict(), **self.searched}
-        del given["chosen"]
+        for key in ("chosen", "certified"):
+            del given[key]
         return given
 
 
@@ -59,6 +60,10 @@ def _left_open(values: dict[str, Any]) -> dict[str, Any]:
     searched: dict[str, Any] = {
         key: AUTO for key in ("ranks", "C") if values.get(key, AUTO) == AUTO
     }
+    if values.get("ranks") == CERTIFIED:
+        searched["ranks"] = CERTIFIED
+    if "max_ranks" in values:
+        searched["max_ranks"] = values.pop("max_ranks")
     if "ranks" in searched:
         values["ranks"] = (1,)
         if "center" not in values:

@@ -11,7 +11,7 @@ import click
 
 from slrt_dask.certificates import CertificateDirectory
 
-AUTO = "auto"
+AUTO, CERTIFIED = "auto", "certified"
 DEBUG = "slrt_dask.debug"
 VERBOSE = "slrt_dask.verbose"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -35,11 +35,15 @@ class NumberList(click.ParamType[tuple[Any, ...]]):
             self.fail(f"{value!r} is not a list of {self.name} with commas, such as 10,10,5")
 
 
-class NumbersOrAuto(NumberList):
-    """The same, or auto."""
+class NumbersOrWord(NumberList):
+    """The same, or a word that says how to find them."""
+
+    def __init__(self, number: type[int] | type[float], *words: str) -> None:
+        super().__init__(number)
+        self.words = words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == AUTO else super().convert(value, param, ctx)
+        return value if value in self.words else super().convert(value, param, ctx)
 
 
 class NumberOrAuto(click.ParamType[float | str]):
@@ -57,7 +61,8 @@ class NumberOrAuto(click.ParamType[float | str]):
 
 
 WHOLE_NUMBERS = NumberList(int)
-WHOLE_NUMBERS_OR_AUTO = NumbersOrAuto(int)
+WHOLE_NUMBERS_OR_AUTO = NumbersOrWord(int, AUTO)
+RANKS = NumbersOrWord(int, AUTO, CERTIFIED)
 NUMBER_OR_AUTO = NumberOrAuto()
 NUMBERS = NumberList(float)
 

@@ -29,6 +29,20 @@ RANDOM_SHARE = 0.5
 ROUNDING = 1e-13
 
 
+@dataclass(frozen=True)
+class Spectrum:
+    """What was seen of one mode's X_k X_kᵀ, beside what its factor catches of it.
+
+    values : Ritz values, the largest first
+    vectors : (n_k, values), the unit vectors whose products they are
+    caught : ‖U_kᵀ X_k‖²
+    """
+
+    values: NDArray[np.float64]
+    vectors: NDArray[np.float64]
+    caught: float
+
+
 @dataclass
 class _Recurrence:
     """One mode's Lanczos basis and tridiagonal matrix, with full reorthogonalisation."""
@@ -56,6 +70,11 @@ class _Recurrence:
         self.off_diagonal.append(length)
         self.basis.append(image / length)
         self.bound = min(self.bound, self._upper_bound())
+
+    def spectrum(self, caught: float) -> Spectrum:
+        values, combinations = np.linalg.eigh(self._tridiagonal())
+        vectors = np.array(self.basis[: len(values)]).T @ combinations
+        return Spectrum(values[::-1], np.ascontiguousarray(vectors[:, ::-1]), caught)
 
     def _tridiagonal(self) -> NDArray[np.float64]:
         beside = self.off_diagonal[: len(self.diagonal) - 1]
@@ -95,6 +114,8 @@ class TopEigenvalues:
 
     def __init__(self, max_iterations: int = 100) -> None:
         self._max_iterations = max_iterations
+        self.seen: tuple[Spectrum, ...] = ()
+        """What the last call saw of every mode."""
 
     def bounds(
         self, multiply: Multiply, factors: Vectors, images: Vectors, enough: Enough
@@ -114,6 +135,10 @@ class TopEigenvalues:
             upper = tuple(mode.bound for mode in modes)
             if all(mode.exhausted for mode in modes) or enough(lower, upper):
                 break
+        self.seen = tuple(
+            mode.spectrum(float(np.vdot(factor, image)))
+            for mode, factor, image in zip(modes, factors, images, strict=True)
+        )
         return lower, upper
 
     def _starts(self, factors: Vectors, images: Vectors) -> list[_Recurrence]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Bounds, Certificate
 from slrt_dask.dual.inner import ConjugateGradient, InnerOutcome
-from slrt_dask.dual.lanczos import TopEigenvalues
+from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import ValidationError
 from slrt_dask.dual.sums import DerivativeRowSums, HessianRightHandSide, NormOfObservations, RowSums
@@ -102,6 +102,13 @@ class DualProblem:
     @property
     def manifold(self) -> SpectrahedronProduct:
         return self._manifold
+
+    def reshape(self, ranks: tuple[int, ...]) -> None:
+        self._manifold = self._manifold.with_ranks(ranks)
+
+    @property
+    def spectra(self) -> tuple[Spectrum, ...]:
+        return self._eigenvalues.seen
 
     @property
     def shift(self) -> float:

@@ -12,17 +12,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from slrt_dask.errors import InvalidConfig
-from slrt_dask.optim.manifold import Point
+from slrt_dask.optim.manifold import Point, ranks_of
 from slrt_dask.optim.measured import MeasuredProblem
 from slrt_dask.optim.method import Method, MethodState, StateType
 from slrt_dask.optim.problem import AnyProblem, Certificate, Evaluation
 from slrt_dask.optim.records import IterationRecord, Observer
-from slrt_dask.optim.stopping import STAGE_ENDS, StopReason, StopRules
+from slrt_dask.optim.stopping import NOTHING_TO_GAIN, STAGE_ENDS, StopReason, StopRules
 
 SETTLED = 1e-7
 """By how much of ‖y‖ constraints may be missed where no further step makes them hold."""
 SMALLEST_GAP = 1e-6
 """Inner problems are not solved for gaps smaller than this, even where none would do."""
+
+
+Grow = Callable[[Any, float], Evaluation | None]
+"""From an evaluation that was certified, and a gradient norm, to one of other ranks; or None."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +64,18 @@ def minimise(
     observers: Sequence[Observer[StateType]] = (),
     clock: Callable[[], float] = time.monotonic,
     validate: Callable[[Any], float] | None = None,
+    grow: Grow | None = None,
     elapsed: float = 0.0,
     event: str = "",
 ) -> Outcome[StateType]:
     """Run a method from a point, or from the state of an earlier run, until a rule ends it.
 
     The certificate is computed every certify_every iterations and whenever the run would end, the
-    validation error every iteration. An interrupt (KeyboardInterrupt) ends the run at the last
-    accepted state, and the certificate is still computed; a second one is raised. elapsed is the
-    time that an earlier part of the run took, event what is to be told with the first row.
+    validation error every iteration. After a certificate, and before the run would end for want of
+    anything to gain, `grow` may give a point of other ranks to go on from. An interrupt
+    (KeyboardInterrupt) ends the run at the last accepted state, and the certificate is still
+    computed; a second one is raised. elapsed is the time that an earlier part of the run took,
+    event what is to be told with the first row.
     """
     if certify_every < 1:
         raise InvalidConfig(f"certify_every is {certify_every}; give 1 or more")
@@ -82,7 +89,7 @@ def minimise(
     def tell(certified: Certified | None, seconds: float, error: float | None) -> None:
         nonlocal told, swept
         effort, swept = problem.sweeps - swept, problem.sweeps
-        row = _record(problem, state, certified, seconds, effort, error)
+        row = _record(state, certified, seconds, effort, error)
         records.append(row if records else replace(row, event=event))
         told = True
         for observer in observers:
@@ -102,9 +109,16 @@ def minimise(
             else:
                 known = certified.evaluation if certified else state.evaluation
                 tell(certified, seconds, validate(known) if validate else None)
+            wider = _grown(grow, state, certified, reason)
             # in this order: an interrupt must never leave a certificate beside a newer state
-            if reason in STAGE_ENDS and problem.next_stage():
-                certified, told, state = None, False, _restarted(problem, method, state)
+            if wider is not None:
+                certified, told, state = None, False, _moved(problem, method, state, wider)
+            elif reason in STAGE_ENDS and problem.next_stage():
+                certified, told, state = (
+                    None,
+                    False,
+                    _moved(problem, method, state, state.evaluation),
+                )
             elif reason is not None:
                 break
             else:
@@ -140,9 +154,21 @@ def certify(
     )
 
 
-def _restarted(problem: AnyProblem, method: Method[StateType], state: StateType) -> StateType:
-    """The same point under another problem; that counts as an iteration."""
-    fresh = method.init(problem, state.evaluation.point, warm=state.evaluation)
+def _grown(
+    grow: Grow | None, state: MethodState, certified: Certified | None, reason: StopReason | None
+) -> Evaluation | None:
+    """A point of other ranks to go on from, if there is one; not where a limit ends the run."""
+    if grow is None or certified is None or reason not in (None, *NOTHING_TO_GAIN):
+        return None
+    return grow(certified.evaluation, state.gradient_norm if reason is None else 0.0)
+
+
+def _moved(
+    problem: AnyProblem, method: Method[StateType], state: StateType, to: Evaluation
+) -> StateType:
+    """Begin at a point of other ranks, or at the same under another problem: an iteration."""
+    problem.reshape(ranks_of(to.point))
+    fresh = method.init(problem, to.point, warm=to)
     return replace(fresh, iteration=state.iteration + 1)
 
 
@@ -151,7 +177,6 @@ def _is_due(state: MethodState, certify_every: int) -> bool:
 
 
 def _record(
-    problem: AnyProblem,
     state: MethodState,
     certified: Certified | None,
     seconds: float,
@@ -176,6 +201,6 @@ def _record(
         sweeps=sweeps,
         step=state.step,
         seconds=seconds,
-        ranks=problem.manifold.ranks,
+        ranks=ranks_of(state.evaluation.point),
         validation_rmse=validation_rmse,
     )

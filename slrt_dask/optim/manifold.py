@@ -34,6 +34,11 @@ def scale(a: float, vector: Point) -> Point:
     return tuple(a * x for x in vector)
 
 
+def ranks_of(point: Point) -> tuple[int, ...]:
+    """The K numbers of columns."""
+    return tuple(factor.shape[1] for factor in point)
+
+
 @dataclass(frozen=True)
 class SpectrahedronProduct:
     """Product over k of {U in R^(n_k × r_k) : ‖U‖_F = 1} / O(r_k).
@@ -61,6 +66,11 @@ class SpectrahedronProduct:
     def ranks(self) -> tuple[int, ...]:
         """The K ranks r_k."""
         return tuple(rank for _, rank in self.shapes)
+
+    def with_ranks(self, ranks: tuple[int, ...]) -> SpectrahedronProduct:
+        """The same for other ranks."""
+        lengths = (rows for rows, _ in self.shapes)
+        return SpectrahedronProduct(tuple(zip(lengths, ranks, strict=True)))
 
     def validate(self, point: Point) -> None:
         """Raise InvalidInput unless point has these shapes, is finite and has unit factors."""

@@ -99,6 +99,9 @@ class Problem(Protocol[EvaluationType]):
     def manifold(self) -> SpectrahedronProduct:
         """Where the points live."""
 
+    def reshape(self, ranks: tuple[int, ...]) -> None:
+        """Let points have these ranks from now on."""
+
     @property
     def sweeps(self) -> int:
         """Passes over the observations made so far, for whatever purpose."""

@@ -32,12 +32,9 @@ class StopReason(Enum):
     INTERRUPTED = "Stopped: interrupted by the user; the last accepted point was kept."
 
 
-STAGE_ENDS = (
-    StopReason.GAP,
-    StopReason.GRADIENT,
-    StopReason.EXHAUSTED,
-    StopReason.INNER_LIMIT,
-)
+NOTHING_TO_GAIN = (StopReason.GRADIENT, StopReason.EXHAUSTED, StopReason.INNER_LIMIT)
+"""Reasons that say that these ranks have no more to give."""
+STAGE_ENDS = (StopReason.GAP, *NOTHING_TO_GAIN)
 """Reasons that end a stage on the way to the problem asked for, and a run only at the last."""
 
 

@@ -40,6 +40,8 @@ def tune(
     observers : those with a method `on_trial` are told of every setting that was tried
     """
     free = Free.of(ranks, C)
+    if free.certified:
+        raise InvalidInput("certified ranks grow during a fit; search with ranks 'auto' or numbers")
     if not (free.ranks or free.C):
         raise InvalidInput("ranks and C are both given, so there is nothing to search for")
     constraints = constraints_of(constraint)

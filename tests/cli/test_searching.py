@@ -71,3 +71,14 @@ def test_there_must_be_something_to_search_for(run_command, store):
     said = run_command("tune", store.path, "--ranks", "4,4,3", "--C", "1")
     assert said.exit_code == 1
     assert "nothing to search for" in said.stderr
+
+
+def test_certified_ranks_grow_up_to_what_is_allowed(run_command, store, tmp_path):
+    said = run_command(
+        "fit", store.path, "--ranks", "certified", "--max-ranks", "2,3,2", "--C", "0.05",
+        "--run", tmp_path / "run", "--threads", "1", "--quiet",
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+    done = slrt_dask.load_completion(tmp_path / "run")
+    assert done.records[0].ranks == (1, 1, 1)
+    assert all(rank <= most for rank, most in zip(done.ranks, (2, 3, 2), strict=True))

@@ -24,7 +24,7 @@ from slrt_dask.dual.hankel.sums import (
     HankelRightHandSide,
     HankelRowSums,
 )
-from slrt_dask.dual.lanczos import TopEigenvalues
+from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
 from slrt_dask.dual.problem import (
     Correction,
     Evaluation,
@@ -94,6 +94,13 @@ class HankelProblem:
     @property
     def manifold(self) -> SpectrahedronProduct:
         return self._manifold
+
+    def reshape(self, ranks: tuple[int, ...]) -> None:
+        self._manifold = self._manifold.with_ranks(ranks)
+
+    @property
+    def spectra(self) -> tuple[Spectrum, ...]:
+        return self._eigenvalues.seen
 
     def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
         """Solve for W at a point to a relative residual, from the tensor of `warm`."""
