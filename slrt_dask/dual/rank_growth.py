@@ -1,10 +1,10 @@
 """Ranks that grow until the gap closes: where a factor is too narrow, and what to widen it with.
 
 Where the gradient vanishes, mode k has λ_k/2 (σ_k² − ‖U_kᵀ X_k‖²) of the gap: the largest
-eigenvalue of X_k X_kᵀ beside what the factor catches of it. Eigenvectors with larger eigenvalues are
+eigenvalue of X_k X_kᵀ beside what the factor catches of it. Eigenvectors with larger ones are
 directions in which the cost falls, at just this rate: d/dε of g at `[√(1−ε) U_k, √ε v]` is
-−λ_k/2 (θ − ‖U_kᵀ X_k‖²) for a unit vector v with ⟨v, X_k X_kᵀ v⟩ = θ. When no mode has one left, the
-point is a global optimum of the convex problem.
+−λ_k/2 (θ − ‖U_kᵀ X_k‖²) for a unit vector v with ⟨v, X_k X_kᵀ v⟩ = θ. When no mode has one left,
+the point is a global optimum of the convex problem.
 """
 
 from __future__ import annotations
