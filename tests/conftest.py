@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import fcntl
 import os
+import shutil
 import sys
+import tempfile
 import warnings
 
 import dask
@@ -23,6 +27,35 @@ for _name, _value in as_variables().items():
 # Tests start many processes, and each would compile the whole package where bytecode is not kept.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def _compile_once_for_all_processes(run):
+    """Have processes that need the same kernel at the same time wait for one that compiles it.
+
+    Kernels are kept in files, but all processes begin at once, and each would compile them all.
+    """
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import Dispatcher
+
+    compile_kernel = Dispatcher.compile
+    directory = os.path.join(tempfile.gettempdir(), f"slrt-compiling-{run}")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+
+    def compile_alone(self, signature):
+        os.makedirs(directory, exist_ok=True)  # or the first process to end has removed it
+        # Numba's own lock first: threads of one process would wait for each other else.
+        with (
+            global_compiler_lock,
+            open(os.path.join(directory, self.py_func.__qualname__), "w") as file,
+        ):
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return compile_kernel(self, signature)
+
+    Dispatcher.compile = compile_alone
+
+
+if "PYTEST_XDIST_TESTRUNUID" in os.environ:
+    _compile_once_for_all_processes(os.environ["PYTEST_XDIST_TESTRUNUID"])
 
 
 # Files go to the processes that run tests in this order. Those that mostly wait, for processes and

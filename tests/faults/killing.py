@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 
 import numpy as np
 from distributed.diagnostics.plugin import WorkerPlugin
@@ -83,13 +84,15 @@ def _changes_until(directory, fatal, action, *arguments):
 
 def _dying_at_change(directory, fatal, marks, action, *arguments):
     marks = open(marks, "wb", buffering=0)  # noqa: SIM115 - it ends with the process
+    counting = threading.Lock()
 
     def on_event(event, details):
         is_change = event in CHANGES or (event == "open" and set(str(details[1])) & set("wax+"))
         if is_change and str(details[0]).startswith(directory):
-            if marks.tell() == fatal:
-                die()
-            marks.write(b".")
+            with counting:
+                if marks.tell() == fatal:
+                    die()
+                marks.write(b".")
 
     sys.addaudithook(on_event)
     action(*arguments)
