@@ -24,6 +24,12 @@ for _name, _value in as_variables().items():
     os.environ.setdefault(_name, _value)
 
 
+# Thousands of small files are written, and made sure of: in memory, where there is room for them.
+MEMORY_FILES, ROOM_FOR_FILES = "/dev/shm", 4 * 2**30
+if os.access(MEMORY_FILES, os.W_OK) and shutil.disk_usage(MEMORY_FILES).free > ROOM_FOR_FILES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY_FILES)
+
+
 # Tests start many processes, and each would compile the whole package where bytecode is not kept.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
