@@ -32,7 +32,18 @@ def test_a_file_and_flags_say_what_is_searched_for(run_command, store, tmp_path)
     config = tmp_path / "fit.toml"
     config.write_text(f'[fit]\nstore = "{store.path}"\nrun = "run"\nranks = "auto"\nC = 0.1\n')
     said = run_command(
-        "fit", "--config", config, "--ranks", "4,4,3", "--C", "auto", "--quiet", "--threads", "1"
+        "fit",
+        "--config",
+        config,
+        "--ranks",
+        "4,4,3",
+        "--C",
+        "auto",
+        "--quiet",
+        "--threads",
+        "1",
+        "--lambdas",
+        "1,1,1",
     )
     assert (said.exit_code, said.stderr) == (0, "")
     table = json.loads((tmp_path / "run" / "search.json").read_text())["tried"]
@@ -49,7 +60,8 @@ def test_chosen_is_no_setting_of_a_file(run_command, store, tmp_path):
 
 def test_the_search_alone_shows_what_it_tried_and_the_next_command(run_command, store, tmp_path):
     said = run_command(
-        "tune", store.path, "--ranks", "4,4,3", "--threads", "1", "--max-seconds", "60",
+        "tune", store.path, "--ranks", "4,4,3", "--lambdas", "1,1,1", "--threads", "1",
+        "--max-seconds", "60",
         "--output", tmp_path / "tried.json", "--plot", tmp_path / "tried.png",
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
