@@ -14,7 +14,7 @@ from typing import Any
 
 from slrt_dask.errors import InvalidConfig, InvalidInput
 
-METHODS = ("auto", "rcg", "rtr")
+METHODS = ("auto", "lbfgs", "rcg", "rtr")
 PRECISIONS = ("float64", "float32")
 
 
@@ -25,7 +25,7 @@ class FitSettings:
     ranks : one per mode
     C : weight of the misfit; only the product C·λ matters
     lambdas : one per mode; the mode lengths if None
-    method : "rcg" (conjugate gradients), "rtr" (trust region), or "auto"
+    method : "lbfgs" (quasi-Newton), "rcg" (conjugate gradients), "rtr" (trust region), or "auto"
     center : subtract the observed mean before the fit
     precision : of the solver's vectors; sums are float64 always
     inner : how constraints are solved for: "joint", or "alternating" as in the paper
@@ -85,7 +85,7 @@ class FitSettings:
             raise InvalidConfig(f"inner is {self.inner!r}; give 'joint' or 'alternating'")
         if self.constraint is not None and self.tau is None and self.method == "rtr":
             raise InvalidConfig(
-                "method 'rtr' takes no constraints but Hankel; use 'rcg', or 'auto'"
+                "method 'rtr' takes no constraints but Hankel; use 'lbfgs', 'rcg' or 'auto'"
             )
         if not _is_whole(self.seed) or self.seed < 0:
             raise InvalidConfig(f"seed is {self.seed!r}; give a whole number, at least 0")

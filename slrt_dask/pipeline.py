@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +17,6 @@ from slrt_dask.checkpoint import (
 from slrt_dask.completion import Completion
 from slrt_dask.config import FitSettings
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.problem import Evaluation, InnerSummary
 from slrt_dask.dual.rank_growth import RankGrowth
 from slrt_dask.dual.start import spectral_start
@@ -32,6 +31,7 @@ from slrt_dask.keeping import MoveObserver, RunObserver
 from slrt_dask.monitor import LogObserver
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.optim.accuracy import Accuracy
+from slrt_dask.optim.lbfgs import LimitedMemory
 from slrt_dask.optim.loop import minimise
 from slrt_dask.optim.manifold import Point, ranks_of
 from slrt_dask.optim.method import MethodState
@@ -46,7 +46,12 @@ from slrt_dask.runs import RunDirectory, Start
 logger = logging.getLogger("slrt_dask")
 USUAL_EVERY, GROWING_EVERY = 10, 5
 """Iterations between certificates, which also tell where ranks should grow."""
-METHODS = {"auto": ConjugateGradient, "rcg": ConjugateGradient, "rtr": TrustRegion}
+METHODS: dict[str, Callable[..., Any]] = {
+    "auto": LimitedMemory,
+    "lbfgs": LimitedMemory,
+    "rcg": ConjugateGradient,
+    "rtr": TrustRegion,
+}
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Fit:
         kept = None if run is None else self._kept(run, cadence, state, events)
         outcome = minimise(
             self.problem,
-            self._method(accuracy=Accuracy(tightest=self._tightest)),
+            METHODS[self.settings.method](accuracy=Accuracy(tightest=self._tightest)),
             start,
             StopRules(
                 self.settings.gap_tolerance,
@@ -134,12 +139,6 @@ class Fit:
             self.problem.reshape(ranks_of(self.start.point))
             return self.start.point
         return spectral_start(self.problem, self.settings.seed)
-
-    @property
-    def _method(self) -> Any:
-        if self.settings.method == "auto" and isinstance(self.problem, HankelProblem):
-            return TrustRegion
-        return METHODS[self.settings.method]
 
     @property
     def _tightest(self) -> float:

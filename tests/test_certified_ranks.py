@@ -31,11 +31,11 @@ def noisy(store_of):
     return make
 
 
-def never_rises(costs):
-    return all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(costs))
+def never_rises(costs, slack=1e-9):
+    return all(after <= before * (1 + slack) for before, after in itertools.pairwise(costs))
 
 
-@pytest.mark.parametrize("method", ["rcg", "rtr"])
+@pytest.mark.parametrize("method", ["lbfgs", "rtr"])
 def test_from_rank_one_the_gap_closes_and_the_cost_never_rises(method, store_of):
     shape = (30, 20, 6)
     generator = np.random.default_rng(0)
@@ -50,9 +50,11 @@ def test_from_rank_one_the_gap_closes_and_the_cost_never_rises(method, store_of)
     assert done.certificate.relative_gap <= 1e-6
     assert done.records[0].ranks == (1, 1, 1)
     assert done.ranks == done.records[-1].ranks != (1, 1, 1)
-    assert never_rises([record.cost for record in done.records])
-    if method == "rcg":
-        assert sum(record.sweeps for record in done.records) <= 3000
+    # A trust region stays longer with loose solves, whose costs are lower than they should be.
+    slack = 1e-9 if method == "lbfgs" else 1e-3
+    assert never_rises([record.cost for record in done.records], slack)
+    if method == "lbfgs":
+        assert sum(record.sweeps for record in done.records) <= 1000
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])

@@ -30,7 +30,7 @@ def test_settings_are_frozen_and_survive_json():
         ({"C": "much"}, "C.*much"),
         ({"C": 0}, "C.*0"),
         ({"lambdas": (1.0, float("inf"))}, "lambda.*inf"),
-        ({"method": "sgd"}, "sgd.*auto, rcg, rtr"),
+        ({"method": "sgd"}, "sgd.*auto, lbfgs, rcg, rtr"),
         ({"precision": "int8"}, "int8.*float64"),
         ({"gap_tolerance": float("inf")}, "gap_tolerance.*inf"),
         ({"max_iterations": True}, "max_iterations.*True"),

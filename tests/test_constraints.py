@@ -115,7 +115,7 @@ def test_an_unknown_key_of_a_table_is_refused_with_the_known_ones():
 
 
 def test_a_method_that_needs_a_hessian_is_refused(observed):
-    with pytest.raises(InvalidConfig, match=r"'rtr' takes no constraints but Hankel; use 'rcg'"):
+    with pytest.raises(InvalidConfig, match=r"'rtr' takes no constraints but Hankel; use 'lbfgs'"):
         slrt.complete(observed(), RANKS, C=5.0, method="rtr", constraint=slrt.Nonnegative())
 
 

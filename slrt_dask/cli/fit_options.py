@@ -79,8 +79,8 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--method",
-                type=click.Choice(["auto", "rcg", "rtr"]),
-                help="Conjugate gradients or trust region; auto if left out.",
+                type=click.Choice(["auto", "lbfgs", "rcg", "rtr"]),
+                help="Quasi-Newton (auto), conjugate gradients or trust region.",
             ),
             click.option(
                 "--inner",

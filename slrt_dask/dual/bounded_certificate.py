@@ -52,7 +52,7 @@ class BoundedCertificates(DualProblem):
     _everywhere: bool
     _bound_tolerance: float
 
-    def certify(self, evaluation: Evaluation) -> Certificate:
+    def certify(self, evaluation: Evaluation, *, rough: bool = False) -> Certificate:
         """Bounds on the distance to the optimum, the answer having been made feasible."""
         products = self._measured(evaluation)
         violation, slack, worth = products.violation, products.slack, 0.0
@@ -75,7 +75,7 @@ class BoundedCertificates(DualProblem):
             lambda vectors: self.row_sums(evaluation.dual, vectors),
             evaluation.point,
             row_sums,
-            lambda lower, upper: parts.are_settled(lower, upper, self._certificate_rtol),
+            lambda low, high: parts.are_settled(low, high, self._certificate_rtol, rough),
         )
         return parts.certificate(lower, upper, violation, slack)
 

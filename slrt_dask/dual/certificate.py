@@ -49,8 +49,11 @@ class Certificate:
         )
 
 
-SHARPNESS = 0.02
-"""Eigenvalues and gap are known well enough when at most this part of them is not known."""
+SHARPNESS, ROUGHNESS = 0.02, 0.25
+"""Eigenvalues and gap are known well enough when at most this part of them is not known: in the
+end; and on the way, as long as the gap is surely open."""
+SURELY = 10.0
+"""A gap is surely open at this many times the precision that it could ever be asked for."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,16 @@ class Bounds:
         )
         return Certificate(self.primal, dual, gap, relative, paper_gap, violation, complementarity)
 
-    def are_settled(self, lower: tuple[float, ...], upper: tuple[float, ...], rtol: float) -> bool:
+    def are_settled(
+        self, lower: tuple[float, ...], upper: tuple[float, ...], rtol: float, rough: bool
+    ) -> bool:
         """Whether eigenvalues known to lie between two bounds tell the gap well enough."""
-        if any(high > (1.0 + SHARPNESS) * low for low, high in zip(lower, upper, strict=True)):
-            return False
         worst, best = self._dual(upper), self._dual(lower)
-        return best - worst <= max(SHARPNESS * (self.primal - worst), rtol * self.primal)
+        is_open = self.primal - best > SURELY * rtol * self.primal
+        unknown = ROUGHNESS if rough and is_open else SHARPNESS
+        if any(high > (1.0 + unknown) * low for low, high in zip(lower, upper, strict=True)):
+            return False
+        return best - worst <= max(unknown * (self.primal - worst), rtol * self.primal)
 
     def _dual(self, eigenvalues: tuple[float, ...]) -> float:
         spectral = sum(

@@ -1,17 +1,21 @@
 """Upper bounds of the largest eigenvalues of all modes' `X_k X_kᵀ`, by Lanczos on the driver.
 
-One sweep over the observations multiplies a vector in every mode at once. A Ritz value θ bounds the
-largest eigenvalue from below. An upper bound follows from the start's random part: after j steps
+One sweep over the observations multiplies some vectors in every mode at once. A Ritz value θ bounds
+the largest eigenvalue from below. An upper bound follows from a start's random part: after j steps
 the Lanczos polynomial p_j satisfies |p_j(λ_max)| · |component of the start along the top
 eigenvector| ≤ 1, and p_j grows beyond θ, so λ_max is at most the point where p_j reaches one over
-the smallest component that a random start has, but for a chance of UNLUCKY (van Dorsselaer,
-Hochstenbach and van der Vorst, 2000). The bound holds however few steps were made; more tighten it.
+the smallest component that a random start has, but for a chance (van Dorsselaer, Hochstenbach and
+van der Vorst, 2000). Several starts at once cost little more than one, and need only that not all
+of them are unlucky: the largest of their bounds holds, and each may take a chance of UNLUCKY to the
+power of one over their number, so that fewer steps do. Bounds hold however few were made; more
+tighten them. A mode with few rows is multiplied row by row instead, until it is known exactly.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,13 +24,20 @@ from numpy.typing import NDArray
 
 Vectors = tuple[NDArray[np.float64], ...]
 Multiply = Callable[[Vectors], Vectors]
-Enough = Callable[[tuple[float, ...], tuple[float, ...]], bool]
+Values = tuple[float, ...]
+Enough = Callable[[Values, Values], bool]
 
 UNLUCKY = 1e-6
 """Chance, over random starts, that any of a certificate's bounds does not hold."""
+WIDTH = 8
+"""Vectors of each mode that are multiplied together."""
+FEW = 64
+"""Rows up to which a mode is multiplied out."""
 RANDOM_SHARE = 0.5
 """Length of the random part of a start vector beside the best known direction's 1."""
 ROUNDING = 1e-13
+INDEPENDENT = 1e-7
+"""Vectors of different starts whose combinations are shorter than this tell nothing new."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +82,6 @@ class _Recurrence:
         self.basis.append(image / length)
         self.bound = min(self.bound, self._upper_bound())
 
-    def spectrum(self, caught: float) -> Spectrum:
-        values, combinations = np.linalg.eigh(self._tridiagonal())
-        vectors = np.array(self.basis[: len(values)]).T @ combinations
-        return Spectrum(values[::-1], np.ascontiguousarray(vectors[:, ::-1]), caught)
-
     def _tridiagonal(self) -> NDArray[np.float64]:
         beside = self.off_diagonal[: len(self.diagonal) - 1]
         return np.diag(self.diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
@@ -109,6 +115,114 @@ class _Recurrence:
         return scale
 
 
+class _Mode(ABC):
+    """What is known of one mode's largest eigenvalue."""
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """A lower bound."""
+
+    @property
+    @abstractmethod
+    def bound(self) -> float:
+        """An upper bound."""
+
+    @property
+    @abstractmethod
+    def exhausted(self) -> bool:
+        """Whether nothing more can be learnt."""
+
+    @property
+    @abstractmethod
+    def block(self) -> NDArray[np.float64]:
+        """The vectors to multiply next, (n, some)."""
+
+    @abstractmethod
+    def extend(self, image: NDArray[np.float64]) -> None:
+        """Take the products with them."""
+
+    @abstractmethod
+    def spectrum(self, caught: float) -> Spectrum:
+        """Ritz values and vectors in the space that was seen."""
+
+
+@dataclass
+class _Whole(_Mode):
+    """A mode with few rows, multiplied out some columns at a time."""
+
+    matrix: NDArray[np.float64]
+    known: int = 0
+    value: float = 0.0
+    bound: float = math.inf
+
+    @property
+    def exhausted(self) -> bool:
+        return self.known == len(self.matrix)
+
+    @property
+    def block(self) -> NDArray[np.float64]:
+        return np.eye(len(self.matrix), WIDTH, -self.known)
+
+    def extend(self, image: NDArray[np.float64]) -> None:
+        new = min(WIDTH, len(self.matrix) - self.known)
+        self.matrix[:, self.known : self.known + new] = image[:, :new]
+        self.known += new
+        if new and self.exhausted:
+            self.value = max(0.0, float(self.spectrum(0.0).values[0]))
+            self.bound = self.value * (1.0 + ROUNDING)
+
+    def spectrum(self, caught: float) -> Spectrum:
+        seen = self.matrix[: self.known, : self.known]
+        values, combinations = np.linalg.eigh(0.5 * (seen + seen.T))
+        vectors = np.eye(len(self.matrix), self.known) @ combinations
+        return Spectrum(values[::-1], np.ascontiguousarray(vectors[:, ::-1]), caught)
+
+
+@dataclass
+class _Krylov(_Mode):
+    """The recurrences of one mode, from different starts."""
+
+    starts: list[_Recurrence]
+    vectors: list[NDArray[np.float64]] = field(default_factory=list)
+    images: list[NDArray[np.float64]] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        return max(start.value for start in self.starts)
+
+    @property
+    def bound(self) -> float:
+        """Holds unless every start was unlucky; never below a value that was seen."""
+        return max(start.bound for start in self.starts)
+
+    @property
+    def exhausted(self) -> bool:
+        return all(start.exhausted for start in self.starts)
+
+    @property
+    def block(self) -> NDArray[np.float64]:
+        """The vectors to multiply next, (n, starts)."""
+        return np.stack([start.basis[-1] for start in self.starts], axis=1)
+
+    def extend(self, image: NDArray[np.float64]) -> None:
+        for start, product in zip(self.starts, image.T, strict=True):
+            if not start.exhausted:
+                self.vectors.append(start.basis[-1])
+                self.images.append(product)
+                start.extend(product)
+
+    def spectrum(self, caught: float) -> Spectrum:
+        """Ritz values and vectors in the space that all starts span together."""
+        left, lengths, right = np.linalg.svd(np.array(self.vectors).T, full_matrices=False)
+        kept = lengths > INDEPENDENT * lengths[0]
+        back = right[kept].T / lengths[kept]
+        projected = left[:, kept].T @ (np.array(self.images).T @ back)
+        values, combinations = np.linalg.eigh(0.5 * (projected + projected.T))
+        vectors = left[:, kept] @ combinations
+        return Spectrum(values[::-1], np.ascontiguousarray(vectors[:, ::-1]), caught)
+
+
 class TopEigenvalues:
     """Bounds the largest eigenvalue of every mode."""
 
@@ -125,12 +239,11 @@ class TopEigenvalues:
         factors, images : K matrices (n_k, r_k), U_k and the known products X_k X_kᵀ U_k
         enough : told the values so far, from below and from above; whether that will do
         """
-        modes = self._starts(factors, images)
+        modes = _modes(factors, images)
         for _ in range(self._max_iterations):
-            products = multiply(tuple(mode.basis[-1][:, None] for mode in modes))
+            products = multiply(tuple(mode.block for mode in modes))
             for mode, product in zip(modes, products, strict=True):
-                if not mode.exhausted:
-                    mode.extend(product[:, 0])
+                mode.extend(product)
             lower = tuple(mode.value for mode in modes)
             upper = tuple(mode.bound for mode in modes)
             if all(mode.exhausted for mode in modes) or enough(lower, upper):
@@ -141,28 +254,39 @@ class TopEigenvalues:
         )
         return lower, upper
 
-    def _starts(self, factors: Vectors, images: Vectors) -> list[_Recurrence]:
-        # Seeded by the point: starts of different certificates are independent, and a certificate
-        # that is made again, after a resume, is the same.
-        generator = np.random.default_rng(zlib.crc32(np.ascontiguousarray(factors[0]).data))
-        modes = []
-        for factor, image in zip(factors, images, strict=True):
-            known = _best_combination(factor, image)
-            random = generator.standard_normal(len(known))
-            start = known / max(float(np.linalg.norm(known)), np.finfo(float).tiny)
-            start = start + RANDOM_SHARE * random / np.linalg.norm(random)
+
+def _modes(factors: Vectors, images: Vectors) -> list[_Mode]:
+    # Seeded by the point: starts of different certificates are independent, and a certificate
+    # that is made again, after a resume, is the same.
+    generator = np.random.default_rng(zlib.crc32(np.ascontiguousarray(factors[0]).data))
+    modes: list[_Mode] = []
+    for factor, image in zip(factors, images, strict=True):
+        if len(factor) <= FEW:
+            modes.append(_Whole(np.zeros((len(factor), len(factor)))))
+            continue
+        known = _best_combinations(factor, image)
+        # A coordinate of a random unit vector is below δ with a chance of δ √(2n/π) at most.
+        unlucky = (UNLUCKY / len(factors)) ** (1.0 / WIDTH)
+        smallest = unlucky * math.sqrt(math.pi / (2 * len(factor)))
+        starts = []
+        for number in range(WIDTH):
+            random = generator.standard_normal(len(factor))
+            start = RANDOM_SHARE * random / np.linalg.norm(random)
+            if number < known.shape[1]:
+                start = start + known[:, number]
             length = float(np.linalg.norm(start))
-            # A coordinate of a random unit vector is below δ with a chance of δ √(2n/π) at most.
-            smallest = UNLUCKY / len(factors) * math.sqrt(math.pi / (2 * len(known)))
-            modes.append(_Recurrence([start / length], RANDOM_SHARE * smallest / length))
-        return modes
+            starts.append(_Recurrence([start / length], RANDOM_SHARE * smallest / length))
+        modes.append(_Krylov(starts))
+    return modes
 
 
-def _best_combination(
+def _best_combinations(
     factor: NDArray[np.float64], image: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The unit combination of an image's columns along which the factor's quotient is largest."""
+    """Unit combinations of an image's columns, those with the factor's largest quotients first."""
     gram = factor.T @ image
     _, vectors = np.linalg.eigh(0.5 * (gram + gram.T))
-    combination: NDArray[np.float64] = image @ vectors[:, -1]
-    return combination / max(float(np.linalg.norm(combination)), np.finfo(float).tiny)
+    combinations = image @ vectors[:, ::-1]
+    lengths = np.maximum(np.linalg.norm(combinations, axis=0), np.finfo(float).tiny)
+    unit: NDArray[np.float64] = combinations / lengths
+    return unit

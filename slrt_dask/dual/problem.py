@@ -181,7 +181,7 @@ class DualProblem:
         )
         return self._weighted(totals)
 
-    def certify(self, evaluation: Evaluation) -> Certificate:
+    def certify(self, evaluation: Evaluation, *, rough: bool = False) -> Certificate:
         """Bounds on the distance to the global optimum, right however loose the inner solve is."""
         residual, _ = self._solve(
             Factors.of(evaluation.point), start=evaluation.dual, tolerance=0.0, max_iterations=0
@@ -192,7 +192,7 @@ class DualProblem:
             lambda vectors: self.row_sums(evaluation.dual, vectors),
             evaluation.point,
             row_sums,
-            lambda lower, upper: bounds.are_settled(lower, upper, self._certificate_rtol),
+            lambda low, high: bounds.are_settled(low, high, self._certificate_rtol, rough),
         )
         return bounds.certificate(lower, upper)
 

@@ -99,8 +99,8 @@ class RankGrowth:
 
 
 def _at_once(factor: np.ndarray) -> int:
-    """How many columns to add: by half of what there is, so that many do not take for ever."""
-    return max(1, int(factor.shape[1]) // 2)
+    """How many columns to add: as many as there are, so that many do not take for ever."""
+    return int(factor.shape[1])
 
 
 def _directions(spectrum: Spectrum, most: int) -> np.ndarray:

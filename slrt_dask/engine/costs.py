@@ -23,9 +23,9 @@ SCAN_BYTES = 5 * 8 * 2**19
 """Of a thread that looks through the tensor: a box of it, and what is made of that."""
 ROOMS = 3
 """Blocks that a streaming thread has in memory: read, computed, written."""
-DRIVER_FACTORS = 30
+DRIVER_FACTORS = 45
 """Sets of factors in a driver's hands: point, gradient and direction of several iterations, and
-what the optimiser makes of them; a trust region's inner solve has the most."""
+what the optimiser makes of them; quasi-Newton steps, with eight before them, have the most."""
 RUNTIME_BYTES = 350 * 2**20
 """The interpreter with its libraries, after compiling the kernels: 327 MB were measured."""
 

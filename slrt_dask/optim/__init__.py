@@ -5,6 +5,7 @@ Knows numpy and a Problem protocol; nothing of observations, workers or files.
 
 from slrt_dask.optim.accuracy import Accuracy
 from slrt_dask.optim.checks import check_gradient, check_hessian
+from slrt_dask.optim.lbfgs import LimitedMemory, LimitedMemoryState
 from slrt_dask.optim.line_search import LineSearch
 from slrt_dask.optim.loop import Outcome, minimise
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
@@ -24,6 +25,8 @@ __all__ = [
     "Evaluation",
     "InnerReport",
     "IterationRecord",
+    "LimitedMemory",
+    "LimitedMemoryState",
     "LineSearch",
     "Method",
     "MethodState",

@@ -101,7 +101,7 @@ def minimise(
             stage = rules.loosened(problem.looseness)
             reason = stage.reason(state, seconds)
             if reason is not None or _is_due(state, certify_every):
-                certified = certify(problem, method, state, stage)
+                certified = certify(problem, method, state, stage, rough=reason is None)
                 if stage.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
             if told:  # a resumed state: what its certificate took was counted with its own row
@@ -132,11 +132,17 @@ def minimise(
 
 
 def certify(
-    problem: AnyProblem, method: Method[StateType], state: StateType, rules: StopRules
+    problem: AnyProblem,
+    method: Method[StateType],
+    state: StateType,
+    rules: StopRules,
+    *,
+    rough: bool = False,
 ) -> Certified:
     """The certificate of a state, its inner problem first solved as tightly as the gap asks for.
 
     The state keeps its own evaluation, so that a certificate never changes the course of a run.
+    rough : on the way bounds need not be as tight as in the end
     """
     accuracy, cost = method.accuracy, state.evaluation.cost
     tolerance = max(rules.gap_tolerance, SMALLEST_GAP)
@@ -145,7 +151,7 @@ def certify(
     evaluation = measured.refine(state.evaluation, rtol=rtol)
     if rules.chosen:
         evaluation = problem.settle(evaluation, rtol=min(rtol, SETTLED))
-    certificate: Certificate = problem.certify(evaluation)
+    certificate: Certificate = problem.certify(evaluation, rough=rough)
     return Certified(
         certificate,
         evaluation,

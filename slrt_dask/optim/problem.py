@@ -125,8 +125,11 @@ class Problem(Protocol[EvaluationType]):
     def hessian(self, evaluation: EvaluationType, direction: Point, *, rtol: float) -> Point:
         """D∇g[direction], Euclidean, its inner solve to rtol relative to its right-hand side."""
 
-    def certify(self, evaluation: EvaluationType) -> Certificate:
-        """Bounds that hold however loosely the inner problem was solved."""
+    def certify(self, evaluation: EvaluationType, *, rough: bool = False) -> Certificate:
+        """Bounds that hold however loosely the inner problem was solved.
+
+        rough : whether they may be far apart where no tighter ones could close the gap
+        """
 
     @property
     def looseness(self) -> float:

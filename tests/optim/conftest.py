@@ -1,11 +1,11 @@
-"""What the tests of the optimisers share: small problems of every order, and both methods."""
+"""What the tests of the optimisers share: small problems of every order, and all methods."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from slrt_dask.optim import ConjugateGradient, TrustRegion
+from slrt_dask.optim import ConjugateGradient, LimitedMemory, TrustRegion
 
 SHAPES = {2: (8, 7), 3: (6, 5, 4), 4: (4, 4, 3, 3)}
 
@@ -15,7 +15,10 @@ def shape(request):
     return SHAPES[request.param]
 
 
-@pytest.fixture(params=[ConjugateGradient(), TrustRegion()], ids=["rcg", "rtr"])
+METHODS = {"lbfgs": LimitedMemory(), "rcg": ConjugateGradient(), "rtr": TrustRegion()}
+
+
+@pytest.fixture(params=METHODS.values(), ids=METHODS.keys())
 def method(request):
     return request.param
 

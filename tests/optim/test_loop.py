@@ -85,7 +85,7 @@ class InterruptedProblem:
     def hessian(self, evaluation, direction, *, rtol):
         return self._ask("hessian", evaluation, direction, rtol=rtol)
 
-    def certify(self, evaluation):
+    def certify(self, evaluation, *, rough=False):
         return self._ask("certify", evaluation)
 
 

@@ -59,7 +59,7 @@ def test_a_small_gradient_ends_the_run_when_the_gap_cannot_close(shape, method):
 
 def test_the_gap_is_looked_at_before_the_gradient_ends_the_run(method):
     problem = random_problem((6, 5, 4), (6, 5, 4))
-    rules = StopRules(gradient_tolerance=1e-3)
+    rules = StopRules(gradient_tolerance=1e-4)
     outcome = minimise(problem, method, start_of(problem), rules, certify_every=10_000)
     assert outcome.reason is StopReason.GAP
 

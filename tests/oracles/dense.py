@@ -187,7 +187,7 @@ class DenseProblem:
     def next_stage(self):
         return False
 
-    def certify(self, evaluation):
+    def certify(self, evaluation, *, rough=False):
         Z = evaluation.dual
         top = [np.linalg.norm(unfold(Z, k), 2) for k in range(Z.ndim)]
         seen = [np.linalg.norm(U.T @ unfold(Z, k)) for k, U in enumerate(evaluation.point)]

@@ -207,7 +207,7 @@ class HankelProblem:
         """Write W as an array of a group."""
         self.engine.run(WriteTensor(self._setting(evaluation.point), evaluation.dual.name, group))
 
-    def certify(self, evaluation: Evaluation) -> Certificate:
+    def certify(self, evaluation: Evaluation, *, rough: bool = False) -> Certificate:
         """Bounds on the distance to the optimum, right however loose the inner solve is."""
         point, less = evaluation.point, self.engine.new_vector()
         setting = self._setting(point)
@@ -226,7 +226,7 @@ class HankelProblem:
             lambda matrices: self.row_sums(evaluation.dual, matrices, point, less),
             point,
             row_sums,
-            lambda lower, upper: bounds.are_settled(lower, upper, self._certificate_rtol),
+            lambda low, high: bounds.are_settled(low, high, self._certificate_rtol, rough),
         )
         embedded = products.embedded
         relative = math.sqrt(products.deviation / embedded) if embedded > 0.0 else 0.0
