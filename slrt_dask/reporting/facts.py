@@ -107,9 +107,7 @@ class Facts:
         return f"mode {mode}" if self.names is None else self.names[mode]
 
 
-def facts_of(
-    source: str | Path | Completion, modes: tuple[int, int] | None = None
-) -> Facts:
+def facts_of(source: str | Path | Completion, modes: tuple[int, int] | None = None) -> Facts:
     """The facts of a run directory, or of a completion, with those of its run if it has one.
 
     modes : the two modes that slices show
@@ -246,9 +244,7 @@ def _pictures(
         Picture(
             plane,
             None if observed is None else observed.cells[number],
-            None
-            if completion is None
-            else completion.predict(plane.places()).reshape(plane.cells),
+            None if completion is None else completion.predict(plane.places()).reshape(plane.cells),
         )
         for number, plane in enumerate(planes)
     )

@@ -94,9 +94,7 @@ class DrawnFibres:
     def unseen(self) -> int:
         return int(np.count_nonzero(~self._seen))
 
-    def _fibre_keys(
-        self, columns: tuple[NDArray[Any], ...], mode: int
-    ) -> NDArray[np.int64]:
+    def _fibre_keys(self, columns: tuple[NDArray[Any], ...], mode: int) -> NDArray[np.int64]:
         """A number for each entry's fibre of a mode."""
         keys = np.zeros(len(columns[0]), dtype=np.int64)
         for other, (column, length) in enumerate(zip(columns, self._shape, strict=True)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+NARROW = "\N{NO-BREAK SPACE}"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -25,13 +26,20 @@ def plain(value: float, digits: int = 4) -> str:
 
 def percent(part: float) -> str:
     """A part as a percentage."""
-    return f"{plain(100 * part, 3)} %"
+    return f"{plain(100 * part, 3)}{NARROW}%"
+
+
+def part_of(part: float, whole: float) -> str:
+    """A part of something, in percent, as precise as is worth comparing."""
+    return f"{100 * part / whole if whole else 0.0:.1f}{NARROW}%"
 
 
 def duration(seconds: float) -> str:
     """A time with the units that a person would choose."""
+    if seconds < 0.1:
+        return f"{1e3 * seconds:.2g}{NARROW}ms"
     if seconds < 60:
-        return f"{seconds:.3g} s" if seconds >= 0.001 else f"{1e6 * seconds:.0f} µs"
+        return f"{seconds:.{2 if seconds < 10 else 1}f}{NARROW}s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"
@@ -40,7 +48,9 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    """A number of things."""
+    several = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
+    return f"{count:,} {what if count == 1 else several}"
 
 
 def lengths(shape: tuple[int, ...]) -> str:
