@@ -28,7 +28,7 @@ def _unfinished(facts: Facts) -> Iterator[str]:
             f"after iteration {facts.iterations}" if facts.records else "before its first iteration"
         )
         yield (
-            f"The run has no result: it was stopped {reached}. "
+            f"The run did not end by itself: it was stopped {reached}. "
             f"slrt-dask resume {facts.path} goes on from its newest checkpoint."
         )
 
@@ -36,7 +36,12 @@ def _unfinished(facts: Facts) -> Iterator[str]:
 def _not_converged(facts: Facts) -> Iterator[str]:
     reason = facts.stop_reason
     if reason is not None and reason not in CONVERGED:
-        yield f"The fit did not converge. {reason.value}"
+        on = (
+            ""
+            if reason is not StopReason.INTERRUPTED
+            else f" slrt-dask resume {facts.path} goes on."
+        )
+        yield f"The fit did not converge. {reason.value}{on}"
 
 
 def _open_gap(facts: Facts) -> Iterator[str]:

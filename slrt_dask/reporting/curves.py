@@ -11,6 +11,8 @@ from slrt_dask.reporting.wording import plain
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
+MUCH = 4.0
+"""Values that span more than this factor are better drawn over a logarithmic axis."""
 MOST_POINTS = 400
 """Of a curve: more cannot be told apart on a screen."""
 MOST_TICKS = 5
@@ -39,6 +41,8 @@ class Scale:
     first: float
     last: float
     logarithmic: bool = False
+    whole: bool = False
+    """Whether there is nothing between whole numbers."""
 
     def at(self, value: float) -> float:
         low, high, here = self.low, self.high, value
@@ -48,7 +52,8 @@ class Scale:
 
     def ticks(self) -> list[float]:
         if not self.logarithmic:
-            return _round_steps(self.low, self.high)
+            steps = _round_steps(self.low, self.high)
+            return [step for step in steps if step == int(step)] if self.whole else steps
         decades = [10.0**power for power in _powers(self.low, self.high)]
         if len(decades) < 2:  # too few to read a curve by
             return _round_steps(self.low, self.high)
@@ -78,19 +83,25 @@ def chart(
         positive = [y for y in ys if y > 0.0]
         logarithmic = bool(positive)
         ys = positive or ys
-    across = Scale(min(xs), max(max(xs), min(xs) + 1), LEFT, width - RIGHT)
+    across = Scale(min(xs), max(max(xs), min(xs) + 1), LEFT, width - RIGHT, whole=True)
     up = _upwards(ys, logarithmic, height)
     parts = [_grid(across, up, x_name, size)]
     if level is not None and level[1] > 0.0:
         y = f"{up.at(level[1]):.1f}"
         parts.append(_line("level", LEFT, y, width - RIGHT, y))
         parts.append(tag("text", level[0], x=width - RIGHT, y=f"{float(y) - 4:.1f}", class_="end"))
-    parts += [_path(line, across, up) for line in drawn]
+    parts += [_path(line, across, up, lift) for lift, line in enumerate(drawn)]
     label = f"{title}. {_described(drawn)}"
     return tag(
         "svg", *parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=label,
         class_="chart",
     )  # fmt: skip
+
+
+def spans_much(points: Sequence[tuple[float, float]]) -> bool:
+    """Whether a logarithmic axis shows more of a curve."""
+    heights = [height for _, height in points]
+    return bool(heights) and max(heights) > MUCH * min(heights) > 0.0
 
 
 def _upwards(ys: list[float], logarithmic: bool, height: int) -> Scale:
@@ -102,7 +113,8 @@ def _upwards(ys: list[float], logarithmic: bool, height: int) -> Scale:
     else:
         room = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
         low, high = low - room, high + room
-    return Scale(low, high, height - BOTTOM, TOP, logarithmic)
+    whole = all(isinstance(y, int) for y in ys)
+    return Scale(low, high, height - BOTTOM, TOP, logarithmic, whole)
 
 
 def _grid(across: Scale, up: Scale, x_name: str, size: tuple[int, int]) -> Markup:
@@ -123,7 +135,7 @@ def _grid(across: Scale, up: Scale, x_name: str, size: tuple[int, int]) -> Marku
     return tag("g", *parts, aria_hidden="true")
 
 
-def _path(line: Line, across: Scale, up: Scale) -> Markup:
+def _path(line: Line, across: Scale, up: Scale, lift: int) -> Markup:
     commands, before = [], None
     for x, y in line.points:
         here = f"{across.at(x):.1f} {up.at(y):.1f}"
@@ -142,7 +154,9 @@ def _path(line: Line, across: Scale, up: Scale) -> Markup:
             for x, y in line.points
         )
     path = tag("path", d="".join(commands))
-    return tag("g", path, Markup(dots), class_=f"line colour{line.colour}")
+    # Steps often coincide; a little apart, all of them can be seen.
+    apart = f"translate(0 {-2.5 * lift})" if line.stepped and lift else None
+    return tag("g", path, Markup(dots), class_=f"line colour{line.colour}", transform=apart)
 
 
 def _line(kind: str, x1: object, y1: object, x2: object, y2: object) -> Markup:

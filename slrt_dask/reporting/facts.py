@@ -7,6 +7,7 @@ known is None.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -107,7 +108,9 @@ class Facts:
         return f"mode {mode}" if self.names is None else self.names[mode]
 
 
-def facts_of(source: str | Path | Completion, modes: tuple[int, int] | None = None) -> Facts:
+def facts_of(
+    source: str | os.PathLike[str] | Completion, modes: tuple[int, int] | None = None
+) -> Facts:
     """The facts of a run directory, or of a completion, with those of its run if it has one.
 
     modes : the two modes that slices show
@@ -120,8 +123,10 @@ def facts_of(source: str | Path | Completion, modes: tuple[int, int] | None = No
     shape = None if header is None else header.shape
     settings = None if run is None else run.settings
     model = _model(settings, completion, store)
-    records = completion.records if completion else run.read_records() if run else ()
-    certificate, certified_at = _certificate(completion, records)
+    records = (run.read_records() if run else ()) or (completion.records if completion else ())
+    # Of a run that was interrupted and resumed there may be a result of its earlier part.
+    newest = completion if completion and len(completion.records) >= len(records) else None
+    certificate, certified_at = _certificate(newest, records)
     planes = () if shape is None else planes_of(shape, modes)
     observed = None
     if store is not None:
@@ -132,7 +137,7 @@ def facts_of(source: str | Path | Completion, modes: tuple[int, int] | None = No
         observed = look_through(store, planes, bounds, fibres=fibres)
     return Facts(
         path=str(run.path) if run is not None else completion.path if completion else "",
-        standing=_standing(run, completion),
+        standing=_standing(run, newest),
         shape=shape,
         names=None if header is None else header.dimension_names,
         store=store,
@@ -143,7 +148,7 @@ def facts_of(source: str | Path | Completion, modes: tuple[int, int] | None = No
         records=records,
         certificate=certificate,
         certified_at=certified_at,
-        stop_reason=None if completion is None else completion.stop_reason,
+        stop_reason=None if newest is None else newest.stop_reason,
         search=None if run is None else run.read_start(),
         usage=None if run is None else read_usage(run.path),
         versions=(None if run is None else read_versions(run.path)) or versions(),
@@ -151,7 +156,9 @@ def facts_of(source: str | Path | Completion, modes: tuple[int, int] | None = No
     )
 
 
-def _opened(source: str | Path | Completion) -> tuple[RunDirectory | None, Completion | None]:
+def _opened(
+    source: str | os.PathLike[str] | Completion,
+) -> tuple[RunDirectory | None, Completion | None]:
     if isinstance(source, Completion):
         return _run_around(source), source
     path = Path(normal_path(source))

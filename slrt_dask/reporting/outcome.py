@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.optim.records import IterationRecord
-from slrt_dask.reporting.curves import HEIGHT, Line, chart
+from slrt_dask.reporting.curves import HEIGHT, Line, chart, spans_much
 from slrt_dask.reporting.facts import Facts, Picture, Standing
 from slrt_dask.reporting.images import VIRIDIS, colour_range, data_url
 from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
@@ -17,8 +17,6 @@ from slrt_dask.reporting.wording import duration, lengths, percent, plain
 MOST_ROWS = 60
 """Of the history in its table; of a longer one every so many iterations are shown."""
 WIDE = 760
-MUCH = 4.0
-"""Values that span more than this factor are drawn over a logarithmic axis."""
 Points = Sequence[tuple[float, float]]
 
 
@@ -29,12 +27,13 @@ def certificate_section(facts: Facts) -> Markup:
             "p", "No certificate was computed yet: the first one comes after some iterations."
         )
     gap, hankel = certificate.relative_gap, facts.model.constraints.hankel
-    when = "" if facts.standing is Standing.ENDED else f" (at iteration {facts.certified_at})"
+    ended = facts.standing is Standing.ENDED
+    whose = "that of this answer" if ended else f"that at iteration {facts.certified_at}"
     promise = joined(
         [
             "Whatever its ranks, no tensor has an objective that is more than ",
             tag("strong", number(gap, percent(gap), "relative_gap")),
-            f" below that of this answer{when}, for the C, λ and constraints of this fit.",
+            f" below {whose}, for the C, λ and constraints of this fit.",
         ]
     )
     silent = (
@@ -98,7 +97,7 @@ def _charts(facts: Facts) -> list[tuple[object, Markup]]:
         ("cost above its lowest", 0, above, True, None),
         ("gradient norm", 1, gradients, True, None),
         ("certified relative gap", 2, gaps, True, asked),
-        ("RMSE on held-out observations", 3, errors, _spans_much(errors), None),
+        ("RMSE on held-out observations", 3, errors, spans_much(errors), None),
     ]
     found: list[tuple[object, Markup]] = []
     for name, colour, points, logarithmic, level in curves:
@@ -109,11 +108,6 @@ def _charts(facts: Facts) -> list[tuple[object, Markup]]:
     if len({record.ranks for record in records}) > 1:
         found.append(_ranks(facts))
     return found
-
-
-def _spans_much(points: Points) -> bool:
-    heights = [height for _, height in points]
-    return bool(heights) and max(heights) > MUCH * min(heights) > 0.0
 
 
 def _ranks(facts: Facts) -> tuple[object, Markup]:
@@ -159,11 +153,22 @@ def answer_section(facts: Facts) -> Markup:
     if not facts.pictures:
         return tag("p", "Neither observations nor a result can be shown.")
     if len(facts.pictures[0].plane.axes) == 1:
-        return _series(facts.pictures[0], facts)
+        return joined([_which_answer(facts), _series(facts.pictures[0])])
     arrays = [a for picture in facts.pictures for a in (picture.observed, picture.completed)]
     low, high = colour_range(*arrays)
     figures = [_slice(picture, facts, low, high) for picture in facts.pictures]
-    return joined([tag("div", *figures, class_="slices"), _colour_bar(low, high), _cells(facts)])
+    kind = "slices single" if len(figures) == 1 else "slices"
+    shown = tag("div", *figures, class_=kind), _colour_bar(low, high), _cells(facts)
+    return joined([_which_answer(facts), *shown])
+
+
+def _which_answer(facts: Facts) -> Markup:
+    """A word about a run that has no result, or only that of an earlier part."""
+    if facts.standing is Standing.ENDED:
+        return Markup("")
+    if facts.pictures[0].completed is None:
+        return tag("p", "There is no result yet: these are the observations.")
+    return tag("p", "The run has gone on since: this is the result of an earlier part of it.")
 
 
 def _slice(picture: Picture, facts: Facts, low: float, high: float) -> Markup:
@@ -188,7 +193,7 @@ def _panel(
         "img", src=data_url(values, low, high), alt=description, width=columns, height=rows,
     ).removesuffix("</img>")  # fmt: skip
     seen = np.count_nonzero(np.isfinite(values)) / values.size
-    shown = f"{name} ({percent(seen)} of the cells)" if seen < 1.0 else name
+    shown = f"{name} ({percent(seen)})" if seen < 1.0 else name
     return tag("div", Markup(picture), tag("span", shown), class_="panel")
 
 
@@ -212,7 +217,7 @@ def _cells(facts: Facts) -> Markup:
     )
 
 
-def _series(picture: Picture, facts: Facts) -> Markup:
+def _series(picture: Picture) -> Markup:
     """What is known of a series, and what was filled in."""
     (axis,) = picture.plane.axes
     lines, keys = [], []

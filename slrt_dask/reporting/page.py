@@ -38,7 +38,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def page_of(facts: Facts, made: datetime) -> str:
     """The whole page; made : when that was"""
     title = headline(facts)
-    sections = [
+    *sections, settings, software = [
         tag(
             "section",
             tag("h2", name, id=_anchor(name)),
@@ -60,7 +60,7 @@ def page_of(facts: Facts, made: datetime) -> str:
     body = joined(
         [
             tag("header", tag("h1", title), _subtitle(facts), _tiles(facts), _concerns(facts)),
-            tag("main", *sections),
+            tag("main", *sections, tag("div", settings, software, class_="pair")),
             tag("footer", f"Made by slrt-dask report on {made:%Y-%m-%d at %H:%M %Z}".strip() + "."),
         ]
     )

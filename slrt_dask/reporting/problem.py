@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from slrt_dask.constraints import Bounds
-from slrt_dask.reporting.curves import Line, chart
+from slrt_dask.reporting.curves import Line, chart, spans_much
 from slrt_dask.reporting.facts import Facts
 from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
 from slrt_dask.reporting.wording import counted, duration, lengths, listed, percent, plain
@@ -109,7 +109,10 @@ def _where(bounds: Bounds) -> str:
 def _tensor_rows(facts: Facts) -> Iterator[tuple[object, object]]:
     if facts.shape is not None:
         named = "" if facts.names is None else f" ({' × '.join(facts.names)})"
-        yield "tensor", f"{lengths(facts.shape)}{named}"
+        kind = (
+            "series" if len(facts.shape) == 1 else "matrix" if len(facts.shape) == 2 else "tensor"
+        )
+        yield kind, f"{lengths(facts.shape)}{named}"
     store, model = facts.store, facts.model
     if store is not None and facts.density is not None:
         yield "observations", joined(
@@ -177,7 +180,8 @@ def _shown(value: Any) -> str:
 def _search(search: Start) -> Markup:
     """What was tried, and what was best."""
     errors = [float(row["error"]) for row in search.tried]
-    best, lowest = min(range(len(errors)), key=errors.__getitem__), []
+    best = min(range(len(errors)), key=errors.__getitem__)
+    lowest: list[float] = []
     for error in errors:
         lowest.append(min(error, lowest[-1]) if lowest else error)
     drawing = chart(
@@ -187,6 +191,7 @@ def _search(search: Start) -> Markup:
             Line("best so far", 1, list(enumerate(lowest, start=1)), stepped=True),
         ],
         x_name="setting",
+        logarithmic=spans_much(list(enumerate(errors))),
     )
     sentence = search.chosen[:1].upper() + search.chosen[1:] + "."
     caption = "RMSE on held-out observations: every setting tried, and the best so far"

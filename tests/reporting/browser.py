@@ -25,8 +25,10 @@ OPTIONS = (
 MEASURED = """(() => {
     const seen = element => {
         const box = element.getBoundingClientRect();
-        return {kind: element.tagName, width: box.width, height: box.height,
-                left: box.left, right: box.right, decoded: element.tagName !== 'IMG' || element.naturalWidth > 0}; };
+        const decoded = element.tagName !== 'IMG' || element.naturalWidth > 0;
+        const {width, height, left, right} = box;
+        return {kind: element.tagName, width, height, left, right, decoded};
+    };
     return JSON.stringify({
         width: document.scrollingElement.scrollWidth, inner: innerWidth,
         height: document.scrollingElement.scrollHeight, title: document.title,
@@ -34,6 +36,15 @@ MEASURED = """(() => {
         fetched: performance.getEntriesByType('resource').map(entry => entry.name),
     });
 })()"""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A page in a window of some width, with light or dark colours."""
+
+    page: Path
+    width: int
+    dark: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,15 +60,15 @@ class Seen:
     picture: bytes
 
 
-def look_at(page: Path, widths: list[int], profile: Path, *, dark: bool = False) -> list[Seen]:
-    """Open a page in windows of several widths; profile : a new directory for the browser."""
-    return asyncio.run(asyncio.wait_for(_look_at(page, widths, profile, dark), SECONDS))
+def look_at(looks: list[Look], profile: Path) -> list[Seen]:
+    """What a browser shows; profile : a new directory for it."""
+    return asyncio.run(asyncio.wait_for(_look_at(looks, profile), SECONDS))
 
 
-async def _look_at(page, widths, profile, dark):
-    with _running(profile) as port:
-        address = await _debugger_address(profile, port)
-        return [await _seen(address, page, width, dark) for width in widths]
+async def _look_at(looks, profile):
+    with _running(profile) as process:
+        address = await _debugger_address(profile, process)
+        return [await _seen(address, look) for look in looks]
 
 
 @contextlib.contextmanager
@@ -116,7 +127,7 @@ class Session:
         return answer
 
 
-async def _seen(address, page, width, dark):
+async def _seen(address, look):
     request = HTTPRequest(address, connect_timeout=SECONDS)
     socket = await websocket_connect(request, max_message_size=2**28)
     try:
@@ -130,17 +141,17 @@ async def _seen(address, page, width, dark):
             await session.call(f"{domain}.enable")
         await session.call(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=900, deviceScaleFactor=1, mobile=width < 600,
+            width=look.width, height=900, deviceScaleFactor=1, mobile=look.width < 600,
         )  # fmt: skip
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if look.dark else "light"}
         await session.call("Emulation.setEmulatedMedia", features=[scheme])
-        await session.call("Page.navigate", url=page.as_uri())
+        await session.call("Page.navigate", url=look.page.as_uri())
         await session.wait_for("Page.loadEventFired")
         answer = await session.call("Runtime.evaluate", expression=MEASURED)
         measured = json.loads(answer["result"]["value"])
         shot = await session.call(
             "Page.captureScreenshot", format="png", captureBeyondViewport=True,
-            clip={"x": 0, "y": 0, "width": width, "height": measured["height"], "scale": 1},
+            clip={"x": 0, "y": 0, "width": look.width, "height": measured["height"], "scale": 1},
         )  # fmt: skip
         return Seen(measured, _complaints(session.events), base64.b64decode(shot["data"]))
     finally:
