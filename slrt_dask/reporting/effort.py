@@ -48,8 +48,12 @@ def time_section(facts: Facts) -> Markup:
     causes = causes_of(usage.seconds)
     rows = [
         (
-            tag("span", cause.name, class_=f"key colour{cause.group}"),
-            cause.what,
+            joined(
+                [
+                    tag("span", cause.name, class_=f"key colour{cause.group}"),
+                    tag("span", cause.what, class_="soft"),
+                ]
+            ),
             number(cause.seconds, duration(cause.seconds), f"seconds {cause.name}"),
             part_of(cause.seconds, wall),
         )
@@ -58,15 +62,32 @@ def time_section(facts: Facts) -> Markup:
     ]
     started = "" if usage.starts == 1 else f" It was started {usage.starts} times; all count here."
     many = "" if len(usage.workers) <= 1 else " Of what workers do at the same time it is the mean."
-    summary = joined(["The fit took ", number(wall, duration(wall), "wall"), f".{started}{many}"])
+    summary = joined(
+        [
+            "The fit took ",
+            number(wall, duration(wall), "wall"),
+            f".{started}{many}{_searching(facts)}",
+        ]
+    )
     return joined(
         [
             tag("p", summary, class_="lead"),
             _bar(causes, wall),
-            table("Time by cause", ("cause", "", "time", "part"), rows, numeric=(2, 3)),
+            tag(
+                "div",
+                table("Time by cause", ("cause", "time", "part"), rows, numeric=(1, 2)),
+                class_="time",
+            ),
             _by_worker(usage) if len(usage.workers) > 1 else "",
         ]
     )
+
+
+def _searching(facts: Facts) -> str:
+    if facts.search is None:
+        return ""
+    seconds = sum(float(row["seconds"]) for row in facts.search.tried)
+    return f" Before it, the search for its settings took {duration(seconds)}."
 
 
 def _bar(causes: list[Cause], wall: float) -> Markup:

@@ -101,6 +101,15 @@ class Facts:
         return None if self.settings is None else self.settings.ranks
 
     @property
+    def held_out_error(self) -> float | None:
+        """The last error on held-out observations, or the best of the search for settings."""
+        for record in reversed(self.records):
+            if record.validation_rmse is not None:
+                return record.validation_rmse
+        tried = [] if self.search is None else [row["error"] for row in self.search.tried]
+        return min(tried, default=None)
+
+    @property
     def iterations(self) -> int:
         return self.records[-1].iteration if self.records else 0
 
@@ -128,13 +137,7 @@ def facts_of(
     newest = completion if completion and len(completion.records) >= len(records) else None
     certificate, certified_at = _certificate(newest, records)
     planes = () if shape is None else planes_of(shape, modes)
-    observed = None
-    if store is not None:
-        bounds = model.constraints.bounds
-        if bounds is not None and bounds.where not in ("all", "observed"):
-            bounds = None  # which observations it is about would have to be looked up
-        fibres = model.constraints.hankel is None
-        observed = look_through(store, planes, bounds, fibres=fibres)
+    observed = None if store is None else _observed(store, planes, model)
     return Facts(
         path=str(run.path) if run is not None else completion.path if completion else "",
         standing=_standing(run, newest),
@@ -202,6 +205,13 @@ def _observations(run: RunDirectory | None) -> tuple[ObservationStore | None, st
         return run.open_store(), ""
     except (SlrtError, OSError) as error:
         return None, str(error)
+
+
+def _observed(store: ObservationStore, planes: tuple[Plane, ...], model: Model) -> Observed:
+    bounds = model.constraints.bounds
+    if bounds is not None and bounds.where not in ("all", "observed"):
+        bounds = None  # which observations it is about would have to be looked up
+    return look_through(store, planes, bounds, fibres=model.constraints.hankel is None)
 
 
 def _model(

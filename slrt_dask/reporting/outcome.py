@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.dual.certificate import Certificate
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.reporting.curves import HEIGHT, Line, chart, spans_much
 from slrt_dask.reporting.facts import Facts, Picture, Standing
@@ -26,7 +27,7 @@ def certificate_section(facts: Facts) -> Markup:
         return tag(
             "p", "No certificate was computed yet: the first one comes after some iterations."
         )
-    gap, hankel = certificate.relative_gap, facts.model.constraints.hankel
+    gap = certificate.relative_gap
     ended = facts.standing is Standing.ENDED
     whose = "that of this answer" if ended else f"that at iteration {facts.certified_at}"
     promise = joined(
@@ -42,26 +43,24 @@ def certificate_section(facts: Facts) -> Markup:
         "judge the choice of C, λ and constraints either. It holds however loosely inner problems "
         "were solved, but for a chance of one in a million of an unlucky random start vector."
     )
-    rows: list[tuple[object, object]] = [
-        (
-            "objective of the answer",
-            number(certificate.primal, plain(certificate.primal, 7), "primal"),
-        ),
-        ("no answer is below", number(certificate.dual, plain(certificate.dual, 7), "dual")),
-        ("gap between them", number(certificate.gap, plain(certificate.gap), "gap")),
-    ]
-    if facts.model.constraints:
-        missed = "relative deviation from Hankel" if hankel else "constraints are missed by"
-        rows.append(
-            (missed, number(certificate.violation, plain(certificate.violation), "violation"))
-        )
     return joined(
         [
             tag("p", promise, class_="lead"),
-            facts_table("The certificate", rows),
+            facts_table("The certificate", _bounds(facts, certificate)),
             tag("p", tag("strong", "What it does not say. "), silent, class_="soft"),
         ]
     )
+
+
+def _bounds(facts: Facts, certificate: Certificate) -> Iterator[tuple[object, object]]:
+    primal, dual, gap = certificate.primal, certificate.dual, certificate.gap
+    yield "objective of the answer", number(primal, plain(primal, 7), "primal")
+    yield "no answer is below", number(dual, plain(dual, 7), "dual")
+    yield "gap between them", number(gap, plain(gap), "gap")
+    if facts.model.constraints:
+        hankel, missed = facts.model.constraints.hankel, certificate.violation
+        name = "relative deviation from Hankel" if hankel else "constraints are missed by"
+        yield name, number(missed, plain(missed), "violation")
 
 
 # ---- convergence -----------------------------------------------------------------------------
@@ -72,9 +71,10 @@ def convergence_section(facts: Facts) -> Markup:
     if not records:
         return tag("p", "There is no iteration yet.")
     reason = facts.stop_reason.value if facts.stop_reason else "It has not ended."
+    charts = _charts(facts) if len(records) > 1 else []
     figures = [
         tag("figure", tag("figcaption", caption), drawing, class_="plot")
-        for caption, drawing in _charts(facts)
+        for caption, drawing in charts
     ]
     return joined(
         [

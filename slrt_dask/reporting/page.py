@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from importlib import resources
 
+from slrt_dask.optim.stopping import StopReason
 from slrt_dask.reporting.concerns import concerns
 from slrt_dask.reporting.effort import (
     events_section,
@@ -73,6 +74,9 @@ def headline(facts: Facts) -> str:
     what = "A tensor" if facts.shape is None else _described(facts.shape)
     density = "" if facts.density is None else f" from {percent(facts.density)} of its entries"
     gap = "" if facts.certificate is None else percent(facts.certificate.relative_gap)
+    error = facts.held_out_error
+    if facts.stop_reason is StopReason.CHOSEN and error is not None:
+        return f"{what}, completed{density}: the RMSE on held-out ones is {plain(error)}"
     if facts.standing is Standing.ENDED:
         return f"{what}, completed{density}: the optimum is at most {gap} lower"
     doing = "being completed" if facts.standing is Standing.UNDER_WAY else "not yet completed"
@@ -105,10 +109,9 @@ def _tiles(facts: Facts) -> Markup:
 def _most_important(facts: Facts) -> Iterator[tuple[str, object, str]]:
     if facts.certificate is not None:
         yield "certified gap", percent(facts.certificate.relative_gap), "of the objective"
-    errors = [r.validation_rmse for r in facts.records if r.validation_rmse is not None]
-    if errors:
-        last = number(errors[-1], plain(errors[-1]), "validation_rmse")
-        yield "held-out RMSE", last, "at the last look"
+    error = facts.held_out_error
+    if error is not None:
+        yield "held-out RMSE", number(error, plain(error), "validation_rmse"), "at the last look"
     if facts.store is not None and facts.density is not None:
         yield "observed", percent(facts.density), counted(facts.store.nnz, "entry")
     if facts.ranks is not None:

@@ -180,7 +180,6 @@ def _shown(value: Any) -> str:
 def _search(search: Start) -> Markup:
     """What was tried, and what was best."""
     errors = [float(row["error"]) for row in search.tried]
-    best = min(range(len(errors)), key=errors.__getitem__)
     lowest: list[float] = []
     for error in errors:
         lowest.append(min(error, lowest[-1]) if lowest else error)
@@ -195,18 +194,6 @@ def _search(search: Start) -> Markup:
     )
     sentence = search.chosen[:1].upper() + search.chosen[1:] + "."
     caption = "RMSE on held-out observations: every setting tried, and the best so far"
-    rows = [
-        (
-            joined([f"{place + 1:,}", " best" if place == best else ""]),
-            lengths(tuple(row["ranks"])),
-            listed(tuple(row["strengths"])),
-            number(row["error"], plain(row["error"])),
-            f"{row['iterations']:,}",
-            duration(row["seconds"]),
-        )
-        for place, row in enumerate(search.tried)
-    ]
-    headers = ("setting", "ranks", "C·λ", "RMSE", "iterations", "time")
     seconds = sum(float(row["seconds"]) for row in search.tried)
     return joined(
         [
@@ -215,9 +202,23 @@ def _search(search: Start) -> Markup:
                 "div", tag("figure", tag("figcaption", caption), drawing, class_="plot"),
                 class_="charts",
             ),
-            folded(
-                f"All {counted(len(rows), 'setting')} tried",
-                table("Settings tried", headers, rows, numeric=(3, 4, 5)),
-            ),
+            folded(f"All {counted(len(errors), 'setting')} tried", _tried(search)),
         ]
     )  # fmt: skip
+
+
+def _tried(search: Start) -> Markup:
+    lowest = min(float(row["error"]) for row in search.tried)
+    rows = [
+        (
+            f"{place:,}{' (best)' if row['error'] == lowest else ''}",
+            lengths(tuple(row["ranks"])),
+            listed(tuple(row["strengths"])),
+            number(row["error"], plain(row["error"])),
+            f"{row['iterations']:,}",
+            duration(row["seconds"]),
+        )
+        for place, row in enumerate(search.tried, start=1)
+    ]
+    headers = ("setting", "ranks", "C·λ", "RMSE", "iterations", "time")
+    return table("Settings tried", headers, rows, numeric=(3, 4, 5))

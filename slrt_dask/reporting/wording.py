@@ -12,10 +12,10 @@ def plain(value: float, digits: int = 4) -> str:
     """A number with some digits; far from 1 with a power of ten."""
     if not math.isfinite(value):
         return str(value)
+    if 1e4 <= abs(value) < 1e6:
+        return f"{value:,.0f}".replace("-", "−")
     text = f"{value:.{digits}g}"
     if "e" not in text:
-        if abs(value) >= 1e4:
-            return f"{value:,.0f}".replace("-", "−")
         return text.replace("-", "−")
     mantissa, exponent = text.split("e")
     power = str(int(exponent)).translate(SUPERSCRIPTS)
