@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slrt_dask.fit import complete, resume
     from slrt_dask.hankel import Hankel
     from slrt_dask.linear import Linear
+    from slrt_dask.reporting.api import report
     from slrt_dask.scoring import Scores, evaluate
     from slrt_dask.tuning.api import tune
 
@@ -48,6 +49,7 @@ _HOMES = {
     "load_completion": "completion",
     "low_rank_tensor": "data",
     "open_store": "data",
+    "report": "reporting.api",
     "resume": "fit",
     "tune": "tuning.api",
 }
@@ -69,6 +71,7 @@ __all__ = [
     "load_completion",
     "low_rank_tensor",
     "open_store",
+    "report",
     "resume",
     "tune",
 ]

@@ -37,6 +37,7 @@ from slrt_dask.runs import (
     refuse_used_directory,
 )
 from slrt_dask.tuning.tuning import tuned
+from slrt_dask.usage import UsageKeeper
 
 UNFINISHED = (StopReason.INTERRUPTED,)
 RANKS_TO_SEARCH_WITH = 10
@@ -283,9 +284,11 @@ def _persisted(
 ) -> Completion:
     """Fit, and begin again from the newest checkpoint when workers are lost or join."""
 
+    usage = UsageKeeper()
+
     def attempt() -> Completion:
         with request.fitting() as fit:
-            return fit.run(run(), observers, cadence, events)
+            return fit.run(run(), observers, cadence, events, usage)
 
     def reached() -> int:
         return -1 if where is None else newest_iteration(where / CHECKPOINTS)

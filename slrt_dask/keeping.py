@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slrt_dask.checkpoint import CheckpointObserver
+from slrt_dask.engine.spending import Cause, Stopwatch
 from slrt_dask.monitor import JsonLinesObserver
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.optim.method import MethodState
@@ -19,20 +20,24 @@ class RunObserver:
     """Writes a run's history, and its checkpoints where they are due.
 
     events : what happened and is to be told with the next row; emptied when it has been
+    stopwatch : the driver's
     """
 
     run: RunDirectory
     checkpoints: CheckpointObserver
     events: list[str]
+    stopwatch: Stopwatch
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
-        JsonLinesObserver(self.run.records_file).on_record(record, state)
-        self.events.clear()
-        self.checkpoints.on_record(record, state)
+        with self.stopwatch.on(Cause.CHECKPOINTS):
+            JsonLinesObserver(self.run.records_file).on_record(record, state)
+            self.events.clear()
+            self.checkpoints.on_record(record, state)
 
     def end(self, state: Any, records: tuple[IterationRecord, ...]) -> tuple[IterationRecord, ...]:
         """Keep the last state, and tell with the last row what has not been told."""
-        self.checkpoints.save(state)
+        with self.stopwatch.on(Cause.CHECKPOINTS):
+            self.checkpoints.save(state)
         if self.events:
             told = "; ".join(filter(None, [records[-1].event, *self.events]))
             records = (*records[:-1], replace(records[-1], event=told))

@@ -26,6 +26,8 @@ from slrt_dask.dual.writing import (
     write_dual_files,
 )
 from slrt_dask.engine.base import Engine
+from slrt_dask.engine.plan import Plan
+from slrt_dask.engine.spending import Cause
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.keeping import MoveObserver, RunObserver
 from slrt_dask.monitor import LogObserver
@@ -42,6 +44,7 @@ from slrt_dask.optim.stopping import StopRules
 from slrt_dask.posing import AnyProblem, problem_of
 from slrt_dask.results import joined, write_result
 from slrt_dask.runs import RunDirectory, Start
+from slrt_dask.usage import UsageKeeper
 
 logger = logging.getLogger("slrt_dask")
 USUAL_EVERY, GROWING_EVERY = 10, 5
@@ -60,6 +63,7 @@ class Fit:
 
     offset : what was subtracted from the observations
     validation : held-out observations, if there are any
+    plan : by which it was placed
     newcomers : who tells of workers that have joined, where there are workers
     start : where to start from; from the observations' leading directions if None
     """
@@ -69,6 +73,7 @@ class Fit:
     settings: FitSettings
     offset: float
     validation: ObservationStore | None
+    plan: Plan
     newcomers: Newcomers | None = None
     start: Start | None = None
 
@@ -79,12 +84,12 @@ class Fit:
         settings: FitSettings,
         offset: float,
         validation: ObservationStore | None,
+        plan: Plan,
         newcomers: Newcomers | None = None,
-        most_extra: int | None = None,
         start: Start | None = None,
     ) -> Fit:
-        problem = problem_of(engine, settings, offset, most_extra)
-        return cls(engine, problem, settings, offset, validation, newcomers, start)
+        problem = problem_of(engine, settings, offset, plan.extra)
+        return cls(engine, problem, settings, offset, validation, plan, newcomers, start)
 
     def run(
         self,
@@ -92,11 +97,25 @@ class Fit:
         observers: Sequence[Observer[Any]],
         cadence: Cadence,
         events: list[str],
+        usage: UsageKeeper,
     ) -> Completion:
         """Start, or go on from the run's newest checkpoint; write the result.
 
         events : what happened before and is not yet in the history; emptied when it is
+        usage : keeps with the run what it takes
         """
+        if run is None:
+            return self._run(None, observers, cadence, events)
+        with usage.attempt(run.path, self.engine, self.plan) as attempt:
+            return self._run(run, [*observers, attempt], cadence, events)
+
+    def _run(
+        self,
+        run: RunDirectory | None,
+        observers: Sequence[Observer[Any]],
+        cadence: Cadence,
+        events: list[str],
+    ) -> Completion:
         state, earlier = (None, ()) if run is None else self._continued(run, events)
         chosen = None if self.start is None else self.start.chosen
         # Iterations that are made again may have told of it already.
@@ -128,7 +147,8 @@ class Fit:
         records = (*earlier, *outcome.records)
         if kept is not None:
             records = kept.end(outcome.state, records)
-        return write_result(self, outcome, records, run)
+        with self.engine.stopwatch.on(Cause.RESULT):
+            return write_result(self, outcome, records, run)
 
     @property
     def _growth(self) -> RankGrowth | None:
@@ -155,7 +175,8 @@ class Fit:
         self, run: RunDirectory, events: list[str]
     ) -> tuple[MethodState | None, tuple[IterationRecord, ...]]:
         """The state of the newest checkpoint, and the history up to it."""
-        state = self._last_state(run)
+        with self.engine.stopwatch.on(Cause.LOADING):
+            state = self._last_state(run)
         kept, dropped = run.keep_records(-1 if state is None else state.iteration)
         # Iterations that are made again happen as if for the first time; what befell them remains.
         events[:0] = [record.event for record in dropped if record.event]
@@ -173,7 +194,7 @@ class Fit:
             newest,
             progress=self.problem.progress,
         )
-        return RunObserver(run, checkpoints, events)
+        return RunObserver(run, checkpoints, events, self.engine.stopwatch)
 
     def _moving(self, kept: RunObserver | None) -> list[Observer[Any]]:
         """Last of all observers: the others have then heard of the iteration that it ends at."""

@@ -41,7 +41,7 @@ def problem_of(
     """
     if isinstance(engine.store, EmbeddedStore):
         return _hankel_problem(engine, engine.store, settings, offset)
-    weights = settings.lambdas or tuple(float(length) for length in engine.store.shape)
+    weights = weights_of(settings, engine.store.shape)
     certificate_rtol = _certificate_rtol(settings)
     constraints = constraints_of(settings.constraint)
     if not constraints:
@@ -68,6 +68,12 @@ def problem_of(
     )
 
 
+def weights_of(settings: FitSettings, shape: tuple[int, ...]) -> tuple[float, ...]:
+    """λ as given, or else the lengths of the modes, or of their windows."""
+    lengths = shape if settings.tau is None else Embedding(shape, settings.tau).window
+    return settings.lambdas or tuple(float(length) for length in lengths)
+
+
 def first_ranks(settings: FitSettings) -> tuple[int, ...]:
     """The ranks that a fit begins with."""
     return (1,) * len(settings.ranks) if settings.certified else settings.ranks
@@ -89,8 +95,7 @@ def _hankel_problem(
     constraints = constraints_of(settings.constraint)
     hankel = constraints.hankel
     assert hankel is not None
-    window = Embedding(store.shape, store.tau).window
-    weights = settings.lambdas or tuple(float(length) for length in window)
+    weights = weights_of(settings, store.shape)
     *stages, last = hankel.stages(weights)
     return HankelProblem(
         engine,

@@ -82,8 +82,8 @@ class Request:
                 self.settings,
                 self._offset,
                 self.validation,
+                plan,
                 newcomers,
-                plan.extra,
                 self.start,
             )
 

@@ -7,6 +7,7 @@
 <run>/start.npz         the factors that it starts from, where these were searched for
 <run>/search.json       and what that search tried
 <run>/rows-…            the rows of its linear constraints, if they were given in memory
+<run>/usage.json        seconds by cause and memory, up to some moment; see usage.py
 <run>/lock              held by the process that is at work on the run, as long as it lives
 """
 
@@ -41,7 +42,7 @@ from slrt_dask.optim.records import IterationRecord
 
 FORMAT_VERSION = 1
 LOCK, SETTINGS, CHECKPOINTS, ROWS = "lock", "settings.json", "checkpoints", "rows-"
-START, SEARCH = "start.npz", "search.json"
+START, SEARCH, USAGE = "start.npz", "search.json", "usage.json"
 UNFINISHED = ".part"
 logger = logging.getLogger("slrt_dask")
 
@@ -128,14 +129,18 @@ class RunDirectory:
             point = tuple(content[f"arr_{mode}"] for mode in range(len(content.files)))
         return Start(point, **json.loads((self.path / SEARCH).read_text(encoding="utf-8")))
 
+    def read_records(self) -> tuple[IterationRecord, ...]:
+        """The history until now."""
+        lines = []
+        if self.records_file.exists():
+            lines = self.records_file.read_text(encoding="utf-8").splitlines()
+        return tuple(record for line in lines if (record := _parsed(line)) is not None)
+
     def keep_records(
         self, last_iteration: int
     ) -> tuple[tuple[IterationRecord, ...], tuple[IterationRecord, ...]]:
         """The history up to an iteration, and what came later, which is taken out of the file."""
-        lines = []
-        if self.records_file.exists():
-            lines = self.records_file.read_text(encoding="utf-8").splitlines()
-        records = [record for line in lines if (record := _parsed(line)) is not None]
+        records = self.read_records()
         kept = tuple(record for record in records if record.iteration <= last_iteration)
         self.write_records(kept)
         return kept, tuple(record for record in records if record.iteration > last_iteration)
@@ -143,13 +148,25 @@ class RunDirectory:
     def write_records(self, records: tuple[IterationRecord, ...]) -> None:
         """Replace the history."""
         text = "".join(json.dumps(asdict(record)) + "\n" for record in records)
-        _replace_file(self.records_file, text)
+        replace_file(self.records_file, text)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep others from working on the run meanwhile; RunInUse if one does already."""
         with _locked(self.path):
             yield
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a process is at work on the run."""
+        try:
+            with open(self.path / LOCK, encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # it cannot be told
+            return False
+        return False
 
     def prepare_completion(self) -> str:
         """The path for the result; one that an earlier part of the run left is put aside."""
@@ -230,7 +247,7 @@ def _write_settings(
         "held_out": None if validation is None else validation.digest,
         "settings": settings.to_dict(),
     }
-    _replace_file(path / SETTINGS, json.dumps(content, indent=2) + "\n")
+    replace_file(path / SETTINGS, json.dumps(content, indent=2) + "\n")
 
 
 def open_run(directory: str | os.PathLike[str]) -> RunDirectory:
@@ -281,7 +298,8 @@ def _parsed(line: str) -> IterationRecord | None:
         return None
 
 
-def _replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
+    """Write a text file anew; whoever reads it sees the old one or the new one."""
     unfinished = path.with_name(path.name + UNFINISHED)
     with open(unfinished, "w", encoding="utf-8") as file:
         file.write(text)

@@ -52,6 +52,7 @@ CALLS = {
     ),
     "load_completion": (("path",), {}),
     "evaluate": (("completion", "store"), {}),
+    "report": (("run", "path"), {"overwrite": False, "modes": None}),
     "Nonnegative": ((), {"where": "all"}),
     "Bounds": (("lower", "upper"), {"where": "all"}),
     "Linear": (("A", "b"), {"kind": ">="}),

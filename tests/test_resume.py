@@ -406,7 +406,7 @@ def test_an_interrupted_runs_result_is_replaced_when_it_goes_on(store, tmp_path)
     assert (len(before.records), len(after.records)) == (3, 9)
     assert after.records == resumed.records
     assert sorted(path.name for path in run.iterdir()) == [
-        "checkpoints", "completion", "lock", "records.jsonl", "settings.json",
+        "checkpoints", "completion", "lock", "records.jsonl", "settings.json", "usage.json",
     ]  # fmt: skip
 
 

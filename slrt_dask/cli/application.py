@@ -19,6 +19,7 @@ from slrt_dask.cli.data_commands import ingest, split
 from slrt_dask.cli.demo_command import demo
 from slrt_dask.cli.fit_commands import fit, plan, resume
 from slrt_dask.cli.options import DEBUG, common_options
+from slrt_dask.cli.report_command import report
 from slrt_dask.cli.result_commands import evaluate, export, predict
 from slrt_dask.cli.tune_command import tune
 from slrt_dask.errors import SlrtError
@@ -69,6 +70,7 @@ def main() -> None:
       slrt-dask plan cube-train --ranks 10,10,5          # what will it need?
       slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --run first
       slrt-dask resume first                             # go on, had it been stopped or killed
+      slrt-dask report first                             # a page about it: report.html
       slrt-dask evaluate first cube-test                 # errors on what was held out
       slrt-dask predict first wanted.csv -o found.csv    # some entries
       slrt-dask export first completed.zarr              # or all of them
@@ -78,7 +80,7 @@ def main() -> None:
 
 
 COMMANDS = (
-    demo, ingest, split, plan, tune, fit, resume, evaluate, predict, export, certificates,
+    demo, ingest, split, plan, tune, fit, resume, report, evaluate, predict, export, certificates,
 )  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)

@@ -254,7 +254,7 @@ def outcome(done: Completion, run: str, seconds: float) -> str:
             f"{seconds:.1f} s",
             *validated,
             f"completion   {done.path}",
-            f"next         slrt-dask {further}evaluate {name} STORE, "
+            f"next         slrt-dask {further}report {name}, evaluate {name} STORE, "
             f"predict {name} INDICES -o OUT, or export {name} OUT.zarr",
         ]
     )

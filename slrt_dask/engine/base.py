@@ -6,6 +6,7 @@ import itertools
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from slrt_dask.data.store import ObservationStore
@@ -13,6 +14,7 @@ from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.prepare import NumberFibres
 from slrt_dask.engine.program import Program
 from slrt_dask.engine.share import Share
+from slrt_dask.engine.spending import Cause, ProcessMemory, ShareSpending, Stopwatch
 
 
 class VectorHandle:
@@ -35,6 +37,7 @@ class Engine(ABC):
     def __init__(self, store: ObservationStore) -> None:
         self.store = store
         self.fibre_count = 0
+        self.stopwatch = Stopwatch()
         self._names = itertools.count()
         self._released: list[str] = []
 
@@ -57,13 +60,31 @@ class Engine(ABC):
         program = NumberFibres(self.store.shape, self.store.slab_mode, self.store.nnz)
         self.fibre_count = int(self.run(program))
 
-    @abstractmethod
     def run(self, program: Program) -> Any:
         """Run a program to its end; returns its outcome."""
+        with self.stopwatch.on(Cause.ROUNDS):
+            return self._run(program)
 
-    @abstractmethod
     def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Call task(share, *arguments) once where each share is; returns the small results."""
+        with self.stopwatch.unless_named(Cause.VISITS):
+            return self._on_shares(task, *arguments)
+
+    def spending(self) -> list[ShareSpending]:
+        """What every share has spent until now."""
+        spent = self._on_shares(share_spending)
+        return [replace(one, place=place) for one, place in zip(spent, self._places, strict=True)]
+
+    @property
+    @abstractmethod
+    def _places(self) -> list[str]:
+        """The addresses of the shares' workers; empty for this process."""
+
+    @abstractmethod
+    def _run(self, program: Program) -> Any: ...
+
+    @abstractmethod
+    def _on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]: ...
 
     @abstractmethod
     def close(self) -> None:
@@ -79,3 +100,9 @@ class Engine(ABC):
 def share_bytes(share: Share) -> int:
     """Bytes that a share holds now; for comparing with the plan."""
     return share.nbytes
+
+
+def share_spending(share: Share) -> ShareSpending:
+    """What a share has spent; its place is not known to it."""
+    spent, memory = share.seconds, ProcessMemory.of_this(share.peak_before)
+    return ShareSpending("", spent.rounds, spent.computing, spent.files, spent.exchange, memory)

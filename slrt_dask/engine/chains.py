@@ -6,16 +6,19 @@ computed: three rooms go round, so memory is bounded by three blocks a thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from slrt_dask.engine.block import Block, Buffers
 from slrt_dask.engine.resting import RestingBlock
 from slrt_dask.engine.scratch import FileVectors, Room
 
 Step = Callable[[Block, Any], Any]
+Result = TypeVar("Result")
 LATE = 4
 """One block of so many is left for when sums travel."""
 
@@ -25,11 +28,13 @@ class Chain:
     """Blocks that one thread visits in order, and the room it has for that.
 
     rooms : empty where blocks stay in memory
+    waited : seconds that the thread has spent waiting for files
     """
 
     blocks: Sequence[RestingBlock]
     rooms: Sequence[Room]
     buffers: Buffers = field(default_factory=Buffers)
+    waited: float = 0.0
 
     def run(self, step: Step, background: Executor) -> Any:
         """The sum of step(block, sum so far) over the blocks."""
@@ -66,18 +71,19 @@ class Chain:
         reading = self._read(0, names, writing, background)
         try:
             for number, resting in enumerate(self.blocks):
-                block = reading.result()
+                block = self._waiting_for(reading.result)
                 if number + 1 < len(self.blocks):
                     # The next block will want what this round's blocks have wanted so far.
                     reading = self._read(number + 1, names, writing, background)
                 total = step(block, total)
                 assert isinstance(block.vectors, FileVectors)
                 names = block.vectors.wanted
+                self.waited += block.vectors.waited
                 writing[number % len(self.rooms)] = background.submit(resting.close, block)
         finally:
             # No thread may still be at work on the files when a round is over, or has failed.
             pending = [future for future in (reading, *writing) if future is not None]
-            drain(pending)
+            self._waiting_for(partial(drain, pending))
         for future in pending:
             future.result()
         return total
@@ -92,8 +98,15 @@ class Chain:
         place = number % len(self.rooms)
         before = writing[place]
         if before is not None:
-            before.result()
+            self._waiting_for(before.result)
         return background.submit(self.blocks[number].open, self.rooms[place], self.buffers, names)
+
+    def _waiting_for(self, done: Callable[[], Result]) -> Result:
+        began = time.perf_counter()
+        try:
+            return done()
+        finally:
+            self.waited += time.perf_counter() - began
 
     @property
     def nbytes(self) -> int:

@@ -25,6 +25,7 @@ from slrt_dask.engine.assignment import Assignment, Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
 from slrt_dask.engine.program import Program
+from slrt_dask.engine.spending import Cause
 from slrt_dask.engine.submitting import Submitter
 from slrt_dask.engine.watch import ANSWER_SECONDS, Watch, known_workers, usable_workers
 from slrt_dask.errors import ClusterLost, StateLost
@@ -68,7 +69,7 @@ class ClusterEngine(Engine):
         self._submitter = Submitter(client)
         places = cluster_places(client) if places is None else places
         try:
-            with self._losses_named():
+            with self._losses_named(), self.stopwatch.on(Cause.LOADING):
                 self._load(places, precision, offset, validation, streamed or {})
             self.number_fibres()
         except BaseException:
@@ -144,11 +145,15 @@ class ClusterEngine(Engine):
             self._watch.look(self._workers)
             raise StateLost(f"the worker {self._workers[0]} took nothing ({error})") from error
 
-    def run(self, program: Program) -> Any:
-        with self._losses_named():
-            return self._run(program)
+    @property
+    def _places(self) -> list[str]:
+        return self._workers
 
     def _run(self, program: Program) -> Any:
+        with self._losses_named():
+            return self._run_on_workers(program)
+
+    def _run_on_workers(self, program: Program) -> Any:
         self._run_number += 1
         workers, discard = tuple(self._workers), self.take_released()
         (shared,) = self._scatter(program=program)
@@ -167,7 +172,7 @@ class ClusterEngine(Engine):
             for future in running:
                 future.release()
 
-    def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def _on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         with self._losses_named():
             futures = [
                 self._submit("share", worker, tasks.on_share, self._name, task, arguments)

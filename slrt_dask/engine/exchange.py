@@ -12,9 +12,11 @@ whoever waits at it raises StateLost.
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 from slrt_dask.errors import StateLost
@@ -159,3 +161,39 @@ class TreeExchange(Exchange):
         for child in self._children:
             self._send(child, (*letter[:3], self._place), part)
         return part
+
+
+class TimedExchange(Exchange):
+    """An exchange that tells how long it made a worker wait.
+
+    took : is told seconds, in which the worker did nothing else
+    """
+
+    def __init__(self, exchange: Exchange, took: Callable[[float], None]) -> None:
+        self.is_root, self.is_alone = exchange.is_root, exchange.is_alone
+        self._exchange, self._took = exchange, took
+
+    def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+        with self._timed():
+            return self._exchange.total(combine, part)
+
+    def spread(self, message: Any) -> Any:
+        with self._timed():
+            return self._exchange.spread(message)
+
+    def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
+        wait = self._exchange.share(combine, part)
+
+        def timed() -> Any:
+            with self._timed():
+                return wait()
+
+        return timed
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._took(time.perf_counter() - began)

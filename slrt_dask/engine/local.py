@@ -10,6 +10,7 @@ from slrt_dask.engine.assignment import Assignment, Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.program import Program, run_rounds
 from slrt_dask.engine.share import Share
+from slrt_dask.engine.spending import Cause
 
 
 class LocalEngine(Engine):
@@ -27,20 +28,26 @@ class LocalEngine(Engine):
     ) -> None:
         super().__init__(store)
         partitions = tuple(range(len(store.partitions)))
-        self._share = Share(
-            Assignment(store, partitions, threads, precision, offset, validation, streaming)
+        assignment = Assignment(
+            store, partitions, threads, precision, offset, validation, streaming
         )
+        with self.stopwatch.on(Cause.LOADING):
+            self._share = Share(assignment)
         try:
             self.number_fibres()
         except BaseException:
             self.close()
             raise
 
-    def run(self, program: Program) -> Any:
+    @property
+    def _places(self) -> list[str]:
+        return [""]
+
+    def _run(self, program: Program) -> Any:
         self._share.discard(self.take_released())
         return run_rounds(program, self._share.contribute)
 
-    def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def _on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         return [task(self._share, *arguments)]
 
     def close(self) -> None:

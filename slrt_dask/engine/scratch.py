@@ -15,6 +15,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,8 @@ class FileVectors:
         self._held: dict[str, Vector] = {}
         self._wanted: set[str] = set()
         self._changed: set[str] = set()
+        self.waited = 0.0
+        """Seconds in which a step had to wait for what was not read before it."""
 
     def prefetch(self, names: frozenset[str]) -> None:
         """Read what the step will most likely ask for; what is not there is left to the step."""
@@ -146,7 +149,12 @@ class FileVectors:
 
     def read(self, name: str) -> Vector:
         self._wanted.add(name)
-        return self._held[name] if name in self._held else self._load(name)
+        if name in self._held:
+            return self._held[name]
+        began = time.perf_counter()
+        vector = self._load(name)
+        self.waited += time.perf_counter() - began
+        return vector
 
     def change(self, name: str) -> Vector:
         self._changed.add(name)

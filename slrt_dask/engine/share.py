@@ -20,6 +20,7 @@ from slrt_dask.engine.costs import ROOMS
 from slrt_dask.engine.program import HandOver, Overlapping, Program, add_into
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
+from slrt_dask.engine.spending import ShareSeconds, peak_bytes
 from slrt_dask.engine.support import Change, resupported
 from slrt_dask.errors import MemoryBudgetExceeded, StateLost
 
@@ -32,6 +33,7 @@ class Share:
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self._scratch, self._made = None, 0
+        self.seconds, self.peak_before = ShareSeconds(), peak_bytes()
         if assignment.streaming is not None:
             self._scratch = ScratchDirectory(assignment.streaming.directory)
         try:
@@ -57,7 +59,12 @@ class Share:
         """
         if not self._chains:
             raise StateLost("this share was closed; the fit has to be started again")
+        began, waited = time.perf_counter(), self._waited
+        part = self._contribution(program, message, hand_over)
+        self.seconds.add_round(time.perf_counter() - began, self._waited - waited)
+        return part
 
+    def _contribution(self, program: Program, message: Any, hand_over: HandOver | None) -> Any:
         def step(block: Block, total: Any) -> Any:
             return program.step(block, message, total)
 
@@ -77,6 +84,11 @@ class Share:
         hand_over(shared)
         more = self._on_chains(Chain.end, follow, add_into)
         return rest if more is None else add_into(rest, more)
+
+    @property
+    def _waited(self) -> float:
+        """Seconds that the threads have waited for files, on average."""
+        return sum(chain.waited for chain in self._chains) / len(self._chains)
 
     def _on_chains(
         self,

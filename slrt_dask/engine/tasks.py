@@ -17,7 +17,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
 
 from slrt_dask.engine.assignment import Assignment
-from slrt_dask.engine.exchange import Alone, Exchange, Letter, Mailbox, TreeExchange
+from slrt_dask.engine.exchange import Alone, Exchange, Letter, Mailbox, TimedExchange, TreeExchange
 from slrt_dask.engine.program import HandOver, Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.wire import aligned
@@ -143,7 +143,8 @@ def run_program(
     if len(workers) > 1:
         send = partial(_send, worker, name, workers)
         place = workers.index(worker.address)
-        exchange = TreeExchange(plugin.mailbox, send, run, place, len(workers))
+        tree = TreeExchange(plugin.mailbox, send, run, place, len(workers))
+        exchange = TimedExchange(tree, share.seconds.add_exchange)
     shared = exchange.spread(program)
 
     def contribute(program: Program, message: Any, hand_over: HandOver | None) -> Any:

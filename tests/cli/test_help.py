@@ -11,8 +11,8 @@ import slrt_dask
 from slrt_dask.cli import main
 
 COMMANDS = (
-    "demo", "ingest", "split", "plan", "tune", "fit", "resume", "evaluate", "predict", "export",
-    "certificates",
+    "demo", "ingest", "split", "plan", "tune", "fit", "resume", "report", "evaluate", "predict",
+    "export", "certificates",
 )  # fmt: skip
 HEAVY = ("numpy", "zarr", "dask", "distributed", "numba", "matplotlib")
 
@@ -34,7 +34,7 @@ def test_help_of_a_command_has_an_example_of_it(run_command, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["plan", "tune", "fit", "resume", "evaluate", "predict", "export"]
+    "command", ["plan", "tune", "fit", "resume", "report", "evaluate", "predict", "export"]
 )
 def test_commands_that_compute_share_the_options_of_where(run_command, command):
     shown = run_command(command, "--help").stdout

@@ -60,7 +60,7 @@ def test_a_stopped_run_goes_on_and_ends_as_a_fit_does(kind, run_command, stopped
     assert f"certificate  {done.certificate}" in said.stdout
     assert f"stop         {done.stop_reason.value}" in said.stdout
     assert "effort       11 iterations" in said.stdout
-    assert f"next         slrt-dask evaluate {run} STORE" in said.stdout
+    assert f"next         slrt-dask report {run}, evaluate {run} STORE" in said.stdout
     assert [line.split()[1] for line in said.stderr.splitlines()] == ["10", "11"]
 
 

@@ -1,0 +1,57 @@
+"""The command that makes a page about a run."""
+
+from __future__ import annotations
+
+import click
+
+from slrt_dask.cli.computing import Computing, computing_options
+from slrt_dask.cli.options import WHOLE_NUMBERS, common_options
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "-o",
+    "--output",
+    default="report.html",
+    show_default=True,
+    metavar="PAGE",
+    help="A new file.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace PAGE if it is there.")
+@click.option(
+    "--modes",
+    type=WHOLE_NUMBERS,
+    metavar="N,N",
+    help="The two modes that slices show, from 0; those of the most similar lengths if left out.",
+)
+@computing_options
+@common_options
+def report(
+    run: str,
+    output: str,
+    overwrite: bool,
+    modes: tuple[int, ...] | None,
+    computing: Computing,
+) -> None:
+    """Write one HTML page about RUN: what was solved, its certificate, how it converged, what it
+    took, slices of the answer, and what to be aware of.
+
+    RUN is a run directory, also of a run that is under way or was killed, or the path of a
+    completion. The page stands on its own and needs no network.
+
+    \b
+    Example:
+      slrt-dask report first -o first.html
+    """
+    from slrt_dask.errors import InvalidInput
+    from slrt_dask.reporting.api import new_page
+    from slrt_dask.reporting.api import report as write_report
+
+    if modes is not None and len(modes) != 2:
+        raise InvalidInput(f"--modes names {len(modes)} modes; give two, such as 0,1")
+    target = new_page(output, overwrite=overwrite)
+    pair = None if modes is None else (modes[0], modes[1])
+    with computing.connected():
+        page = write_report(run, target, overwrite=overwrite, modes=pair)
+    click.echo(f"{page}: {page.stat().st_size / 1000:,.0f} kB, to be opened in a browser")

@@ -1,0 +1,1 @@
+"""One page about a run: facts are gathered here (data), then drawn and put into words (strings)."""

@@ -1,0 +1,81 @@
+"""HTML as strings that are escaped unless they say that they are markup."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def text(value: object) -> Markup:
+    """Anything as HTML: escaped, unless it is markup."""
+    return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
+
+
+def joined(parts: Iterable[object], between: str = "") -> Markup:
+    return Markup(between.join(text(part) for part in parts))
+
+
+def tag(name: str, *content: object, **attributes: object) -> Markup:
+    """An element; `class_` and `aria_label` are class and aria-label, None leaves one out."""
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{name}{given}>{joined(content)}</{name}>")
+
+
+def number(value: float, shown: str, name: str | None = None) -> Markup:
+    """A number as it is shown, with all its digits for whoever reads the page by a program."""
+    return tag("data", shown, value=repr(value), data_name=name)
+
+
+def table(
+    caption: str,
+    headers: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    *,
+    numeric: Sequence[int] = (),
+) -> Markup:
+    """A table that scrolls in itself where it is too wide.
+
+    caption : says what it is to those who do not see it
+    numeric : columns of numbers, which are aligned to the right
+    """
+    kinds = ["number" if column in numeric else None for column in range(len(headers))]
+    head = [
+        tag("th", header, scope="col", class_=kind)
+        for header, kind in zip(headers, kinds, strict=True)
+    ]
+    body = [
+        tag("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(row, kinds, strict=True)))
+        for row in rows
+    ]
+    content = tag("thead", tag("tr", *head)), tag("tbody", *body)
+    return _scrolling(caption, tag("table", _hidden_caption(caption), *content))
+
+
+def facts_table(caption: str, rows: Iterable[tuple[object, object]]) -> Markup:
+    """A table of names and what they are."""
+    body = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in rows]
+    content = tag("table", _hidden_caption(caption), tag("tbody", *body), class_="facts")
+    return _scrolling(caption, content)
+
+
+def _hidden_caption(caption: str) -> Markup:
+    return tag("caption", caption, class_="unseen")
+
+
+def _scrolling(caption: str, content: Markup) -> Markup:
+    return tag("div", content, class_="scroll", role="region", aria_label=caption, tabindex=0)
+
+
+def folded(summary: str, content: Markup) -> Markup:
+    """Something that is shown when it is asked for."""
+    return tag("details", tag("summary", summary), content)
