@@ -42,7 +42,12 @@ class TemporaryPlace:
 
     def __init__(self, parent: str | None = None) -> None:
         self.path = tempfile.mkdtemp(prefix="slrt-", dir=parent)
+        self._within: list[TemporaryPlace] = []
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def stays_within(self, other: TemporaryPlace) -> None:
+        """Have another place, which this one is in, stay as long as this one."""
+        self._within.append(other)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker that gets it with a task does not own the directory.
@@ -178,6 +183,11 @@ class Completion:
         """Write a copy that stands on its own to a new path; returns it, opened."""
         model_files.copy_model(self.path, normal_path(path))
         return load_completion(path)
+
+    def stays_within(self, place: TemporaryPlace) -> None:
+        """Have a place stay as long as this, if this is in it."""
+        if self._held is not None and self.path.startswith(f"{place.path}/"):
+            self._held.stays_within(place)
 
     def __repr__(self) -> str:
         lengths = " × ".join(str(length) for length in self.shape)

@@ -7,6 +7,7 @@
 <run>/start.npz         the factors that it starts from, where these were searched for
 <run>/search.json       and what that search tried
 <run>/rows-…            the rows of its linear constraints, if they were given in memory
+<run>/observations-…    the observations themselves, if they were given as an array
 <run>/lock              held by the process that is at work on the run, as long as it lives
 """
 
@@ -40,7 +41,8 @@ from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.records import IterationRecord
 
 FORMAT_VERSION = 1
-LOCK, SETTINGS, CHECKPOINTS, ROWS = "lock", "settings.json", "checkpoints", "rows-"
+LOCK, SETTINGS, CHECKPOINTS = "lock", "settings.json", "checkpoints"
+ROWS, OBSERVATIONS = "rows-", "observations-"
 START, SEARCH = "start.npz", "search.json"
 UNFINISHED = ".part"
 logger = logging.getLogger("slrt_dask")
@@ -181,7 +183,10 @@ def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
 def _holds_nothing(path: Path) -> bool:
     """Whether a directory is empty, but for what a process killed while making a run leaves."""
     left = (LOCK, SETTINGS + UNFINISHED, START, SEARCH)
-    return all(entry.name in left or entry.name.startswith(ROWS) for entry in path.iterdir())
+    return all(
+        entry.name in left or entry.name.startswith((ROWS, OBSERVATIONS))
+        for entry in path.iterdir()
+    )
 
 
 @contextlib.contextmanager

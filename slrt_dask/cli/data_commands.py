@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 @click.option(
     "--shape", type=WHOLE_NUMBERS, metavar="N,N,…", help="Lengths, if the file does not say."
 )
-@click.option("--key", help="Which array of an .npz or zarr group.")
+@click.option(
+    "--variable",
+    "--key",
+    "key",
+    metavar="NAME",
+    help="Which array of an .npz or zarr group, or variable of a .nc, where there are several.",
+)
 @click.option("--delimiter", help="What separates the columns of a .csv; a comma if left out.")
 @click.option(
     "--duplicates",
@@ -52,12 +58,14 @@ def ingest(
 
     Files with coordinates: .tns (indices from 1, then the value), .csv (indices from 0, then the
     value), both also .gz; .parquet; .npz (arrays indices and values, or a saved sparse.COO). Dense
-    files, where NaN or a mask says what is missing: .npy, .npz, and zarr directories. A file may
-    be larger than memory.
+    files, where NaN or a mask says what is missing: .npy, .npz, .nc (netCDF) and zarr directories.
+    Of .nc files and of zarr groups that xarray wrote, names and coordinates are kept. A file may be
+    larger than memory.
 
     \b
-    Example:
+    Examples:
       slrt-dask ingest measured.tns cube --shape 145,145,200
+      slrt-dask ingest climate.nc temperature --variable t2m
     """
     from slrt_dask.data.files import from_file
     from slrt_dask.data.ingest import PARTITION_ENTRIES

@@ -156,6 +156,11 @@ def _unit(array: Any) -> tuple[int, ...]:
         unit = getattr(array, name, None)
         if isinstance(unit, tuple) and all(isinstance(step, int) for step in unit):
             return unit
+    # Of what xarray has not read yet, as it found it in the file.
+    encoding = getattr(array, "encoding", {})
+    unit = encoding.get("shards") or encoding.get("chunks") or encoding.get("chunksizes")
+    if unit is not None and len(unit) == len(array.shape):
+        return tuple(int(step) for step in unit)
     return (1,) * len(array.shape)
 
 
