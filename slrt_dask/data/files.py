@@ -17,8 +17,9 @@ from slrt_dask.data.archives import npy_source, npz_source, parquet_source, zarr
 from slrt_dask.data.batches import Source, check_shape
 from slrt_dask.data.datasets import netcdf_source
 from slrt_dask.data.duplicates import DuplicateRule
-from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, Progress, ingest
+from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, ingest
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.progress import Progress
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.data.text import TextFormat, text_source
 from slrt_dask.errors import InvalidInput, UnsupportedFormat

@@ -17,6 +17,7 @@ from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.data.layout import Columns, read_header, read_partition
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, normal_path
+from slrt_dask.data.progress import Progress
 from slrt_dask.data.split import split_store
 from slrt_dask.errors import UnsupportedFormat
 
@@ -137,13 +138,16 @@ class ObservationStore:
         seed: int = 0,
         train_path: StorePath | None = None,
         test_path: StorePath | None = None,
+        *,
+        progress: Progress | None = None,
     ) -> tuple[ObservationStore, ObservationStore]:
         """Two new stores: about 1 − test of the observations, and the rest, held out.
 
         Which part an observation goes to depends on its index and the seed only. The paths are
         `<path>-train` and `<path>-test` if left out.
+        progress : called with a stage, how much of it is done, and how much there is
         """
-        places = split_store(self.path, self.header, test, seed, train_path, test_path)
+        places = split_store(self.path, self.header, test, seed, train_path, test_path, progress)
         return open_store(places[0]), open_store(places[1])
 
     def __repr__(self) -> str:
