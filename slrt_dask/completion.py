@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -212,14 +212,9 @@ class Completion:
         return f"\n  {count} iterations had inner solves that hit their limit." if count else ""
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{name.replace('_', ' ')}</td><td>{value:.6g}</td></tr>"
-            for name, value in asdict(self.certificate).items()
-        )
-        return (
-            f"<p><b>Completion</b> {' × '.join(map(str, self.shape))}, ranks {self.ranks}<br>"
-            f"{self.certificate}<br>{self.stop_reason.value}{self._capped()}</p><table>{rows}</table>"
-        )
+        from slrt_dask.notebook import completion_html
+
+        return completion_html(self)
 
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Whole slices of the slab mode; the other modes are cut only where one does not fit."""

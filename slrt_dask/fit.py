@@ -104,6 +104,8 @@ def complete(
     memory_limit : bytes that a worker (or this process) may use, as a number or like "4GB"
     checkpoint_every : iterations between checkpoints, or a time such as "30s", where there is a
         run directory
+    observers : told of every iteration (`on_record`), of every setting that is tried (`on_trial`)
+        and of the end (`on_end`); `LiveProgress()` shows them. Without one a fit is quiet
     """
     free = Free.of(ranks, C)
     constraints = constraints_of(constraint)
@@ -295,11 +297,16 @@ def _persisted(
     def reached() -> int:
         return -1 if where is None else newest_iteration(where / CHECKPOINTS)
 
-    return persist(
-        attempt,
-        request.connection,
-        plan=request.plan,
-        reached=reached,
-        events=events,
-        remedy=remedy,
-    )
+    try:
+        return persist(
+            attempt,
+            request.connection,
+            plan=request.plan,
+            reached=reached,
+            events=events,
+            remedy=remedy,
+        )
+    finally:
+        for observer in observers:
+            if hasattr(observer, "on_end"):
+                observer.on_end()

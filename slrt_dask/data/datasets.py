@@ -64,8 +64,10 @@ def dataset_source(dataset: Any, key: str | None, path: str) -> Source:
 def is_labelled(group: Any) -> bool:
     """Whether xarray can say more of a zarr group than zarr: all its arrays name dimensions."""
     arrays = [array for _, array in group.arrays()]
-    return bool(arrays) and importlib.util.find_spec("xarray") is not None and all(
-        _has_names(array) for array in arrays
+    return (
+        bool(arrays)
+        and importlib.util.find_spec("xarray") is not None
+        and all(_has_names(array) for array in arrays)
     )
 
 

@@ -100,6 +100,4 @@ def _part_source(
 
 def _options(header: StoreHeader, progress: Progress | None) -> IngestOptions:
     largest = max(part.count for part in header.partitions)
-    return IngestOptions(
-        slab_mode=header.slab_mode, partition_entries=largest, progress=progress
-    )
+    return IngestOptions(slab_mode=header.slab_mode, partition_entries=largest, progress=progress)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data import coordinates
+from slrt_dask.data import coordinates, html
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.data.layout import Columns, read_header, read_partition
 from slrt_dask.data.libraries import load
@@ -160,15 +160,25 @@ class ObservationStore:
         )
 
     def _repr_html_(self) -> str:
+        labels = self.coordinates or {}
         names = self.dimension_names or tuple(f"mode {mode}" for mode in range(self.order))
-        rows = "".join(
-            f"<tr><td>{_escaped(name)}</td><td>{length:,}</td></tr>"
-            for name, length in zip(names, self.shape, strict=True)
-        )
-        return (
-            f"<p><b>ObservationStore</b> {_escaped(self.path)}<br>{self.nnz:,} observed "
-            f"({self._density():.3g} %), {self.dtype}, mean {self.mean:.6g}, "
-            f"{len(self.partitions)} partitions</p><table>{rows}</table>"
+        rows = [
+            (name, f"{length:,}", _ends(labels.get(name)), "cut here" * (mode == self.slab_mode))
+            for mode, (name, length) in enumerate(zip(names, self.shape, strict=True))
+        ]
+        about = self.header.about or {"name": None}
+        return html.panel(
+            "ObservationStore",
+            about["name"] or "",
+            html.table(("dimension", "length", "labels", "partitions"), rows),
+            html.facts(
+                [
+                    ("observed", f"{self.nnz:,} ({self._density():.3g} %)"),
+                    ("values", f"{self.dtype}, mean {self.mean:.6g}"),
+                    ("partitions", f"{len(self.partitions):,}"),
+                    ("path", self.path),
+                ]
+            ),
         )
 
     def _density(self) -> float:
@@ -192,7 +202,6 @@ def _stack(part: Any) -> Any:
     return load("dask").delayed(np.stack, pure=True)(part[0])
 
 
-def _escaped(text: str) -> str:
-    from html import escape
-
-    return escape(text)
+def _ends(labels: NDArray[Any] | None) -> str:
+    """The first and the last of a dimension's labels."""
+    return "" if labels is None else f"{labels[0]} … {labels[-1]}"
