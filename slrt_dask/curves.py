@@ -68,8 +68,8 @@ def search_curves(history: Sequence[Tried]) -> str:
     lowest = [(number, min(e for _, e in errors[:number])) for number, _ in errors]
     return row_of_charts(
         (
-            Curve("held-out error of each setting", tuple(errors), BLUE, False, dots=True),
-            Curve("lowest so far", tuple(lowest), ORANGE, False),
+            Curve("held-out error of each setting", tuple(errors), BLUE, dots=True),
+            Curve("lowest so far", tuple(lowest), ORANGE),
         )
     )
 

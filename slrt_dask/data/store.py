@@ -6,6 +6,7 @@ are read when asked for, a partition at a time. This changes when readers need a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,4 +205,8 @@ def _stack(part: Any) -> Any:
 
 def _ends(labels: NDArray[Any] | None) -> str:
     """The first and the last of a dimension's labels."""
-    return "" if labels is None else f"{labels[0]} … {labels[-1]}"
+    if labels is None:
+        return ""
+    # Dates are shown to the second, or to the day.
+    first, last = (re.sub(r"(T00:00:00)?\.0+$", "", str(label)) for label in labels[[0, -1]])
+    return f"{first} … {last}"

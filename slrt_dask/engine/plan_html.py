@@ -20,7 +20,7 @@ def plan_html(plan: Plan) -> str:
     left_out = len(plan.workers) - len(shown)
     return html.panel(
         "Plan",
-        f"{len(plan.workers)} of {plan.available} workers, {plan.partitions} partitions: {fits}",
+        f"partitions {plan.partitions}, workers {len(plan.workers)} of {plan.available}: {fits}",
         html.table(("on the fullest worker", "bytes"), _causes(plan.largest)),
         html.table(
             ("worker", "threads", "partitions", "observations", "needs", "may use", "blocks"),
