@@ -56,5 +56,6 @@ def _on_cluster(
         for done, future in enumerate(distributed.as_completed(futures), 1):
             future.result()
             tell(progress, stage, done, len(tasks))
-    finally:
+    except BaseException:
         client.cancel(futures)
+        raise

@@ -109,12 +109,9 @@ def _encoded(label: Any) -> Kept | None:
 
 def _usual(values: NDArray[Any]) -> NDArray[Any] | None:
     """Text of whatever kind as `U`; None for what is not kept."""
-    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values.flat):
-        return values.astype(str)
-    if values.dtype.kind == "T":
-        # A missing text has no other representation.
-        has_missing = hasattr(values.dtype, "na_object") and bool((values != values).any())
-        return None if has_missing else values.astype(str)
+    if values.dtype.kind in "OT":
+        plain = values.astype(object)  # in which a missing text is no text
+        return plain.astype(str) if all(isinstance(one, str) for one in plain.flat) else None
     kept = values.dtype.kind in NUMERIC + "US" and not (
         values.dtype.kind == "f" and values.dtype.itemsize > 8
     )
