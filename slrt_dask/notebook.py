@@ -31,8 +31,8 @@ def completion_html(done: Completion) -> str:
     certificate = done.certificate
     rows: list[tuple[str, object]] = [
         ("certified gap", f"{100 * certificate.relative_gap:.3g} % of the objective at most"),
-        ("objective", f"{certificate.primal:.6g}"),
-        ("no answer is below", f"{certificate.dual:.6g}"),
+        ("objective (primal)", f"{certificate.primal:.6g}"),
+        ("none is below (dual)", f"{certificate.dual:.6g}"),
     ]
     if certificate.violation:
         rows.append(("constraints missed by", f"{certificate.violation:.2g}"))
