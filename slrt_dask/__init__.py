@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slrt_dask.fit import complete, resume
     from slrt_dask.hankel import Hankel
     from slrt_dask.linear import Linear
+    from slrt_dask.live import LiveProgress
     from slrt_dask.reporting.api import report
     from slrt_dask.scoring import Scores, evaluate
     from slrt_dask.tuning.api import tune
@@ -38,6 +39,7 @@ _HOMES = {
     "Completion": "completion",
     "Hankel": "hankel",
     "Linear": "linear",
+    "LiveProgress": "live",
     "Nonnegative": "constraints",
     "ObservationStore": "data",
     "Scores": "scoring",
@@ -60,6 +62,7 @@ __all__ = [
     "Completion",
     "Hankel",
     "Linear",
+    "LiveProgress",
     "Nonnegative",
     "ObservationStore",
     "Scores",

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask import model_files, model_reads
 from slrt_dask.combining import constraints_of
+from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, exists, normal_path
+from slrt_dask.data.progress import Progress
 from slrt_dask.dense_reads import dense_values, read_tensor
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.sampling import dense_chunk
 from slrt_dask.enforcing import Enforced
-from slrt_dask.errors import InvalidInput, MissingDependency, StoreNotFound
-from slrt_dask.exporting import write_dense
+from slrt_dask.errors import InvalidInput, StoreNotFound
+from slrt_dask.exporting import write_dense, write_labelled
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
@@ -42,7 +44,12 @@ class TemporaryPlace:
 
     def __init__(self, parent: str | None = None) -> None:
         self.path = tempfile.mkdtemp(prefix="slrt-", dir=parent)
+        self._within: list[TemporaryPlace] = []
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def stays_within(self, other: TemporaryPlace) -> None:
+        """Have another place, which this one is in, stay as long as this one."""
+        self._within.append(other)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker that gets it with a task does not own the directory.
@@ -144,30 +151,38 @@ class Completion:
         )
 
     def to_zarr(
-        self, path: StorePath, *, chunks: tuple[int, ...] | None = None, enforce: bool = False
+        self,
+        path: StorePath,
+        *,
+        chunks: tuple[int, ...] | None = None,
+        enforce: bool = False,
+        coordinates: bool = False,
+        progress: Progress | None = None,
     ) -> Any:
         """Write the whole tensor to a new zarr array, chunk by chunk; returns the array.
 
         enforce : as in `to_dask`
-
-        It has the names of the input's dimensions. With coordinates, and as a group that
-        `xarray.open_zarr` opens, it is written by `to_xarray().to_zarr(path)`.
+        coordinates : write a group that `xarray.open_zarr` opens instead, in which the array has
+            its coordinates; without them it has the names of the input's dimensions
+        progress : called with ("write", chunks written, chunks in all)
         """
-        array = self.to_dask(chunks, enforce=enforce)
-        return write_dense(normal_path(path), array, self.header)
+        place = normal_path(path)
+        if coordinates:
+            array = self.to_xarray(chunks, enforce=enforce)
+            described = array.assign_attrs(self.header.described())
+            return write_labelled(place, described, progress)
+        return write_dense(place, self.to_dask(chunks, enforce=enforce), self.header, progress)
 
-    def to_xarray(self) -> Any:
+    def to_xarray(self, chunks: tuple[int, ...] | None = None, *, enforce: bool = False) -> Any:
         """The whole tensor as a lazy xarray.DataArray, described as the input was.
 
         Names, coordinates and attributes are the input's, as far as the store kept them.
+        chunks, enforce : as in `to_dask`
         """
-        try:
-            import xarray
-        except ImportError as error:
-            raise MissingDependency("to_xarray needs xarray; install slrt-dask[xarray]") from error
+        xarray = load("xarray", extra="xarray")
         about = self.header.about
         return xarray.DataArray(
-            self.to_dask(),
+            self.to_dask(chunks, enforce=enforce),
             dims=self.header.names,
             coords=self.header.labels,
             name=about["name"] or "completion",
@@ -178,6 +193,11 @@ class Completion:
         """Write a copy that stands on its own to a new path; returns it, opened."""
         model_files.copy_model(self.path, normal_path(path))
         return load_completion(path)
+
+    def stays_within(self, place: TemporaryPlace) -> None:
+        """Have a place stay as long as this, if this is in it."""
+        if self._held is not None and self.path.startswith(f"{place.path}/"):
+            self._held.stays_within(place)
 
     def __repr__(self) -> str:
         lengths = " × ".join(str(length) for length in self.shape)
@@ -192,14 +212,9 @@ class Completion:
         return f"\n  {count} iterations had inner solves that hit their limit." if count else ""
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{name.replace('_', ' ')}</td><td>{value:.6g}</td></tr>"
-            for name, value in asdict(self.certificate).items()
-        )
-        return (
-            f"<p><b>Completion</b> {' × '.join(map(str, self.shape))}, ranks {self.ranks}<br>"
-            f"{self.certificate}<br>{self.stop_reason.value}{self._capped()}</p><table>{rows}</table>"
-        )
+        from slrt_dask.notebook import completion_html
+
+        return completion_html(self)
 
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Whole slices of the slab mode; the other modes are cut only where one does not fit."""

@@ -23,6 +23,7 @@ from slrt_dask.connection import Connection
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput, SlrtError
+from slrt_dask.given import accepting_arrays
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.recovery import persist
@@ -48,9 +49,10 @@ WITHOUT_A_DIRECTORY = "60s"
 """How often a fit on a cluster that keeps no run makes sure that it need not begin again."""
 
 
+@accepting_arrays
 def complete(
-    store: ObservationStore,
-    ranks: tuple[int, ...] | str,
+    store: ObservationStore | Any,
+    ranks: tuple[int, ...] | str = "auto",
     *,
     constraint: Constraint | Sequence[Constraint] | None = None,
     C: float | str = "auto",
@@ -75,6 +77,9 @@ def complete(
 ) -> Completion:
     """Complete a tensor from its observations; the answer comes with a certificate.
 
+    store : observations, as `open_store` and the `from_…` functions give them; or an array with
+        NaN or a mask where nothing was observed (numpy, xarray, dask, zarr) or a sparse.COO, of
+        which a store is made that goes with the run directory, or with the fit without one
     ranks : one rank per mode; or "auto": those that predict held-out observations best; or
         "certified": they grow from one, up to `max_ranks` (50 if None), until the certified gap
         closes, so that the answer is a global optimum of the convex problem
@@ -100,6 +105,8 @@ def complete(
     memory_limit : bytes that a worker (or this process) may use, as a number or like "4GB"
     checkpoint_every : iterations between checkpoints, or a time such as "30s", where there is a
         run directory
+    observers : told of every iteration (`on_record`), of every setting that is tried (`on_trial`)
+        and of the end (`on_end`); `LiveProgress()` shows them. Without one a fit is quiet
     """
     free = Free.of(ranks, C)
     constraints = constraints_of(constraint)
@@ -293,11 +300,16 @@ def _persisted(
     def reached() -> int:
         return -1 if where is None else newest_iteration(where / CHECKPOINTS)
 
-    return persist(
-        attempt,
-        request.connection,
-        plan=request.plan,
-        reached=reached,
-        events=events,
-        remedy=remedy,
-    )
+    try:
+        return persist(
+            attempt,
+            request.connection,
+            plan=request.plan,
+            reached=reached,
+            events=events,
+            remedy=remedy,
+        )
+    finally:
+        for observer in observers:
+            if hasattr(observer, "on_end"):
+                observer.on_end()

@@ -95,6 +95,17 @@ class ModelHeader:
         """What the input said of itself: `name`, perhaps None, and `attributes`."""
         return self.dual.about or {"name": None, "attributes": {}}
 
+    def described(self) -> dict[str, Any]:
+        """What was fitted and how good it is, as attributes that every file format takes."""
+        numbers = asdict(self.certificate)
+        return {
+            **{f"slrt_{name}": float(value) for name, value in numbers.items()},
+            "slrt_C": self.cost_weight,
+            "slrt_lambdas": list(self.lambdas),
+            "slrt_ranks": list(self.records[-1].ranks) if self.records else [],
+            "slrt_stop_reason": self.stop_reason.value,
+        }
+
     def to_block(self) -> dict[str, Any]:
         return {
             "format_version": FORMAT_VERSION,

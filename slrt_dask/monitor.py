@@ -61,7 +61,7 @@ class JsonLinesObserver:
 class ProgressObserver:
     """A line that is rewritten on a terminal; elsewhere a plain line whenever a gap is known."""
 
-    def __init__(self, max_iterations: int, stream: TextIO | None = None) -> None:
+    def __init__(self, max_iterations: int | None, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._max_iterations = max_iterations
         self._measured = ""
@@ -101,7 +101,8 @@ class ProgressObserver:
             rmse = record.validation_rmse
             error = "" if rmse is None else f"  rmse {rmse:.4g}"
             self._measured = f"  gap {100 * record.relative_gap:.3g} %{error}"
+        most = "" if self._max_iterations is None else f"/{self._max_iterations}"
         return (
-            f"{record.iteration}/{self._max_iterations}  {record.seconds:.0f} s  "
+            f"{record.iteration}{most}  {record.seconds:.0f} s  "
             f"cost {record.cost:.4e}  gradient {record.gradient_norm:.1e}{self._measured}"
         )

@@ -8,6 +8,7 @@
 <run>/search.json       and what that search tried
 <run>/rows-…            the rows of its linear constraints, if they were given in memory
 <run>/usage.json        seconds by cause and memory, up to some moment; see usage.py
+<run>/observations-…    the observations themselves, if they were given as an array
 <run>/lock              held by the process that is at work on the run, as long as it lives
 """
 
@@ -41,7 +42,8 @@ from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.records import IterationRecord
 
 FORMAT_VERSION = 1
-LOCK, SETTINGS, CHECKPOINTS, ROWS = "lock", "settings.json", "checkpoints", "rows-"
+LOCK, SETTINGS, CHECKPOINTS = "lock", "settings.json", "checkpoints"
+ROWS, OBSERVATIONS = "rows-", "observations-"
 START, SEARCH, USAGE = "start.npz", "search.json", "usage.json"
 UNFINISHED = ".part"
 logger = logging.getLogger("slrt_dask")
@@ -198,7 +200,10 @@ def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
 def _holds_nothing(path: Path) -> bool:
     """Whether a directory is empty, but for what a process killed while making a run leaves."""
     left = (LOCK, SETTINGS + UNFINISHED, START, SEARCH)
-    return all(entry.name in left or entry.name.startswith(ROWS) for entry in path.iterdir())
+    return all(
+        entry.name in left or entry.name.startswith((ROWS, OBSERVATIONS))
+        for entry in path.iterdir()
+    )
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slrt_dask.completion import Completion
+from slrt_dask.data.progress import Progress, tell
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
 
@@ -29,17 +30,24 @@ class Scores:
 
 
 def evaluate(
-    completion: Completion, store: ObservationStore, *, peak: float | None = None
+    completion: Completion,
+    store: ObservationStore,
+    *,
+    peak: float | None = None,
+    progress: Progress | None = None,
 ) -> Scores:
     """Compare predictions with a store's observations, a partition at a time.
 
     peak : the signal's largest possible value, for the PSNR; the largest observed if None
+    progress : called with ("evaluate", observations compared, observations in all)
     """
     if completion.shape != store.shape:
         raise InvalidInput(
             f"the completion has shape {completion.shape}, the store {store.shape}; they must agree"
         )
     squares, absolutes, energy, largest = 0.0, 0.0, 0.0, 0.0
+    compared = 0
+    tell(progress, "evaluate", 0, store.nnz)
     for number in range(len(store.partitions)):
         columns, values = store.read_partition(number)
         wanted = values.astype(np.float64)
@@ -48,6 +56,8 @@ def evaluate(
         absolutes += float(np.abs(errors).sum())
         energy += float(wanted @ wanted)
         largest = max(largest, float(np.abs(wanted).max()))
+        compared += wanted.size
+        tell(progress, "evaluate", compared, store.nnz)
     rmse = math.sqrt(squares / store.nnz)
     top = largest if peak is None else peak
     return Scores(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slrt_dask.cli.options import WHOLE_NUMBERS, common_options
-from slrt_dask.cli.progress import stage_line
+from slrt_dask.cli.progress import quiet_option, stage_line
 
 if TYPE_CHECKING:
     from slrt_dask.data.duplicates import DuplicateRule
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 @click.option(
     "--shape", type=WHOLE_NUMBERS, metavar="N,N,…", help="Lengths, if the file does not say."
 )
-@click.option("--key", help="Which array of an .npz or zarr group.")
+@click.option(
+    "--variable",
+    "--key",
+    "key",
+    metavar="NAME",
+    help="Which array of an .npz or zarr group, or variable of a .nc, where there are several.",
+)
 @click.option("--delimiter", help="What separates the columns of a .csv; a comma if left out.")
 @click.option(
     "--duplicates",
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--slab-mode", type=int, help="The mode along which to cut; the longest if left out.")
 @click.option("--dtype", type=click.Choice(["float64", "float32"]), help="Type of stored values.")
+@quiet_option
 @common_options
 def ingest(
     source: str,
@@ -47,22 +54,25 @@ def ingest(
     partition_entries: int | None,
     slab_mode: int | None,
     dtype: str | None,
+    quiet: bool,
 ) -> None:
     """Make a STORE of the observations in the file SOURCE.
 
     Files with coordinates: .tns (indices from 1, then the value), .csv (indices from 0, then the
     value), both also .gz; .parquet; .npz (arrays indices and values, or a saved sparse.COO). Dense
-    files, where NaN or a mask says what is missing: .npy, .npz, and zarr directories. A file may
-    be larger than memory.
+    files, where NaN or a mask says what is missing: .npy, .npz, .nc (netCDF) and zarr directories.
+    Of .nc files and of zarr groups that xarray wrote, names and coordinates are kept. A file may be
+    larger than memory.
 
     \b
-    Example:
+    Examples:
       slrt-dask ingest measured.tns cube --shape 145,145,200
+      slrt-dask ingest climate.nc temperature --variable t2m
     """
     from slrt_dask.data.files import from_file
     from slrt_dask.data.ingest import PARTITION_ENTRIES
 
-    with stage_line() as progress:
+    with stage_line(quiet) as progress:
         made = from_file(
             store,
             source,
@@ -86,9 +96,10 @@ def ingest(
 @click.option("--seed", type=int, default=0, show_default=True, help="Another seed, another split.")
 @click.option("--train-path", help="Where the larger part goes; STORE-train if left out.")
 @click.option("--test-path", help="Where the rest goes; STORE-test if left out.")
+@quiet_option
 @common_options
 def split(
-    store: str, test: float, seed: int, train_path: str | None, test_path: str | None
+    store: str, test: float, seed: int, train_path: str | None, test_path: str | None, quiet: bool
 ) -> None:
     """Split a STORE in two new ones: one to fit, one held out to judge the fit by.
 
@@ -98,7 +109,9 @@ def split(
     """
     from slrt_dask.data.store import open_store
 
-    for part in open_store(store).split(test, seed, train_path, test_path):
+    with stage_line(quiet) as progress:
+        parts = open_store(store).split(test, seed, train_path, test_path, progress=progress)
+    for part in parts:
         click.echo(summary(part))
 
 

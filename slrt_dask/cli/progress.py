@@ -1,50 +1,26 @@
-"""Telling how far a command is: on a terminal a line that is rewritten, elsewhere nothing."""
+"""The line that commands show while they work, and the option that does without it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
+import click
 
-class StageLine:
-    """Shows the stage of an ingest and how much of it is done."""
+from slrt_dask.cli.options import is_verbose
+from slrt_dask.lines import StageLine
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._shown = False
-
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
-        if not self._stream.isatty():
-            return
-        amount = f"{done:,}" if total is None else f"{100 * done / max(1, total):3.0f} %"
-        self._stream.write(f"\r\x1b[2K{stage} {amount}")
-        self._stream.flush()
-        self._shown = True
-
-    def clear(self) -> None:
-        if self._shown:
-            self._stream.write("\r\x1b[2K")
-            self._stream.flush()
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
 @contextmanager
-def stage_line() -> Iterator[StageLine]:
+def stage_line(quiet: bool = False) -> Iterator[StageLine | None]:
+    """A line to tell of progress, or None where none is wanted: --quiet, or the log is shown."""
+    if quiet or is_verbose():
+        yield None
+        return
     line = StageLine()
     try:
         yield line
     finally:
         line.clear()
-
-
-@contextmanager
-def task_bar(quiet: bool) -> Iterator[None]:
-    """A bar over the dask tasks run meanwhile in this process."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    from dask.diagnostics import ProgressBar
-
-    with ProgressBar(out=sys.stderr):
-        yield

@@ -12,11 +12,12 @@ import click
 
 from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.options import WHOLE_NUMBERS, common_options
-from slrt_dask.cli.progress import task_bar
+from slrt_dask.cli.progress import quiet_option, stage_line
 
 if TYPE_CHECKING:
     from slrt_dask.cli.index_files import Block
     from slrt_dask.completion import Completion
+    from slrt_dask.data.progress import Progress
 
 
 @click.command()
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 @click.argument("store")
 @click.option("--peak", type=float, help="Largest possible value, for PSNR; the largest observed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@quiet_option
 @computing_options
 @common_options
-def evaluate(run: str, store: str, peak: float | None, as_json: bool, computing: Computing) -> None:
+def evaluate(
+    run: str, store: str, peak: float | None, as_json: bool, quiet: bool, computing: Computing
+) -> None:
     """Compare the predictions of RUN with the observations in STORE, such as held-out ones.
 
     RUN is a run directory, or the path of a completion.
@@ -39,8 +43,8 @@ def evaluate(run: str, store: str, peak: float | None, as_json: bool, computing:
     from slrt_dask.scoring import evaluate as scores_of
 
     completion, observed = _opened(run), open_store(store)
-    with computing.connected():
-        scores = scores_of(completion, observed, peak=peak)
+    with computing.connected(), stage_line(quiet) as progress:
+        scores = scores_of(completion, observed, peak=peak, progress=progress)
     if as_json:
         click.echo(json.dumps(asdict(scores)))
         return
@@ -59,9 +63,12 @@ def evaluate(run: str, store: str, peak: float | None, as_json: bool, computing:
 @click.argument("indices")
 @click.option("-o", "--output", required=True, metavar="OUT", help="A new .csv, .npy or .npz.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+@quiet_option
 @computing_options
 @common_options
-def predict(run: str, indices: str, output: str, overwrite: bool, computing: Computing) -> None:
+def predict(
+    run: str, indices: str, output: str, overwrite: bool, quiet: bool, computing: Computing
+) -> None:
     """Predict entries: those at the INDICES in a file, one line or column each.
 
     INDICES is a .csv (from 0, with or without a header), a .tns (from 1), or a .npy or .npz with
@@ -73,17 +80,21 @@ def predict(run: str, indices: str, output: str, overwrite: bool, computing: Com
       slrt-dask predict first wanted.csv -o found.csv
     """
     from slrt_dask.cli.index_files import read_indices, write_predictions
+    from slrt_dask.data.progress import tell
 
     completion = _opened(run)
     order = len(completion.shape)
 
-    def predicted() -> Iterator[Block]:
+    def predicted(progress: Progress | None) -> Iterator[Block]:
+        done = 0
         for places in read_indices(indices, order):
+            tell(progress, "predict", done, None)
             yield places, completion.predict(places)
+            done += places.shape[1]
 
     names = completion.header.names or tuple(f"index_{mode}" for mode in range(order))
-    with computing.connected():
-        count = write_predictions(output, predicted(), names, overwrite=overwrite)
+    with computing.connected(), stage_line(quiet) as progress:
+        count = write_predictions(output, predicted(progress), names, overwrite=overwrite)
     click.echo(f"{output}: {count:,} predictions")
 
 
@@ -94,7 +105,10 @@ def predict(run: str, indices: str, output: str, overwrite: bool, computing: Com
     "--chunks", type=WHOLE_NUMBERS, metavar="N,N,…", help="Lengths of a chunk; 32 MiB if left out."
 )
 @click.option("--enforce", is_flag=True, help="Clip what misses the bounds of the fit.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option(
+    "--xarray", "coordinates", is_flag=True, help="Write a group for xarray, with coordinates."
+)
+@quiet_option
 @computing_options
 @common_options
 def export(
@@ -102,22 +116,29 @@ def export(
     output: str,
     chunks: tuple[int, ...] | None,
     enforce: bool,
+    coordinates: bool,
     quiet: bool,
     computing: Computing,
 ) -> None:
     """Write the whole completed tensor of RUN to a new zarr array, chunk by chunk.
 
+    With --xarray it becomes a group that xarray.open_zarr opens, in which the array has the
+    coordinates of the input, and its certificate among its attributes.
+
     \b
-    Example:
+    Examples:
       slrt-dask export first completed.zarr --chunks 64,64,50
+      slrt-dask export first completed.zarr --xarray
     """
     from slrt_dask.data import location
 
     completion = _opened(run)
     place = location.normal_path(output)
     location.refuse_existing(place)
-    with computing.connected() as client, task_bar(quiet or client is not None):
-        array = completion.to_zarr(place, chunks=chunks, enforce=enforce)
+    with computing.connected(), stage_line(quiet) as progress:
+        array = completion.to_zarr(
+            place, chunks=chunks, enforce=enforce, coordinates=coordinates, progress=progress
+        )
     lengths, pieces = " × ".join(map(str, array.shape)), " × ".join(map(str, array.chunks))
     click.echo(f"{place}: {lengths}, {array.dtype}, in chunks of {pieces}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ def tune(
                 client=client,
                 memory_limit=computing.memory_limit,
                 threads=computing.threads,
-                observers=[] if quiet or is_verbose() or not sys.stderr.isatty() else [progress],
+                observers=[] if quiet or is_verbose() else [progress],
                 **flags,
             )
     finally:

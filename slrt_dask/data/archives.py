@@ -21,6 +21,7 @@ from slrt_dask.data import location
 from slrt_dask.data.arrays import array_source
 from slrt_dask.data.batches import Batch, Source
 from slrt_dask.data.coo import coo_source
+from slrt_dask.data.datasets import is_labelled, labelled_zarr_source
 from slrt_dask.data.libraries import load
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
 
@@ -60,11 +61,13 @@ def npy_source(path: str, shape: Shape, scratch: str | None) -> Source:
 
 
 def zarr_source(path: str, shape: Shape, key: str | None) -> Source:
-    """A zarr array, or one array of a zarr group."""
+    """A zarr array, or one array of a zarr group, with its coordinates if it has any."""
     try:
         node = zarr.open(path, mode="r")
     except (FileNotFoundError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be opened as zarr ({error}); check it.") from error
+    if isinstance(node, zarr.Group) and is_labelled(node):
+        return _of_shape(labelled_zarr_source(path, key), shape)
     if isinstance(node, zarr.Group):
         names = [name for name, _ in node.arrays()]
         chosen = node[_chosen([name for name in names if name != "mask"], key, path)]
@@ -109,11 +112,15 @@ def _parquet_batches(file: Any, indices: list[str], value: str, limit: int) -> I
 
 
 def _dense(array: Any, mask: Any, shape: Shape) -> Source:
-    if shape is not None and tuple(array.shape) != shape:
+    return _of_shape(array_source(array, mask), shape)
+
+
+def _of_shape(source: Source, shape: Shape) -> Source:
+    if shape is not None and source.shape != shape:
         raise InvalidInput(
-            f"the array has shape {tuple(array.shape)}, but shape={shape} was given; leave it out."
+            f"the array has shape {source.shape}, but shape={shape} was given; leave it out."
         )
-    return array_source(array, mask)
+    return source
 
 
 def _chosen(names: list[str], key: str | None, path: str) -> str:

@@ -17,9 +17,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from slrt_dask.data import coordinates
 from slrt_dask.data.batches import Batch, Source
-from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, Progress, ingest
+from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, ingest
 from slrt_dask.data.libraries import is_dask_array, is_data_array, load
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.progress import Progress
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import InvalidInput
 
@@ -156,6 +157,11 @@ def _unit(array: Any) -> tuple[int, ...]:
         unit = getattr(array, name, None)
         if isinstance(unit, tuple) and all(isinstance(step, int) for step in unit):
             return unit
+    # Of what xarray has not read yet, as it found it in the file.
+    encoding = getattr(array, "encoding", {})
+    unit = encoding.get("shards") or encoding.get("chunks") or encoding.get("chunksizes")
+    if unit is not None and len(unit) == len(array.shape):
+        return tuple(int(step) for step in unit)
     return (1,) * len(array.shape)
 
 

@@ -13,9 +13,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from slrt_dask.data.batches import Batch, Source
 from slrt_dask.data.duplicates import DuplicateRule
-from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, Progress, ingest
+from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, ingest
 from slrt_dask.data.libraries import is_dask_array, is_sparse_coo, load
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.progress import Progress
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import InvalidInput
 

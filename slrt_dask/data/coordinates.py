@@ -1,14 +1,17 @@
 """What an array says besides its numbers, as JSON: coordinates, its name, and its attributes.
 
-Small coordinates are kept with a store: numbers are lists of numbers, dates are integers with
-their unit, text is text. Anything else, and anything long, is left out rather than kept half, and
+Coordinates are kept with a store: short ones as lists that can be read (numbers, dates as integers
+with their unit, text), long ones and what JSON has no numbers for packed as bytes. What is neither
+numbers, dates nor text, and what stays large when packed, is left out rather than kept half, and
 the log says so. This changes when more kinds are to be kept.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +21,12 @@ from numpy.typing import NDArray
 logger = logging.getLogger("slrt_dask")
 
 LONGEST = 20_000
-"""Labels of a coordinate, or characters of an attribute."""
+"""Labels of a coordinate that are kept as a list, or characters of an attribute."""
+MOST_LABELS = 2_000_000
+"""Of a coordinate that is packed; more are not even computed."""
+MOST_PACKED = 2**20
+"""Characters that the labels of a coordinate may take: they travel with every task."""
+NUMERIC = "biufMm"
 Kept = dict[str, Any]
 Variable = tuple[tuple[str, ...], NDArray[Any], Kept]
 
@@ -31,12 +39,14 @@ def encode(labels: Mapping[str, Any]) -> Kept | None:
     kept = {}
     for name, label in labels.items():
         # Their number is asked first: lazy labels would have to be computed.
-        if label.size <= LONGEST and _can_keep(np.asarray(label.values)):
-            kept[str(name)] = _encoded(label)
+        encoded = _encoded(label) if label.size <= MOST_LABELS else None
+        if encoded is not None:
+            kept[str(name)] = encoded
         else:
             logger.warning(
                 "the coordinate %r is not kept: it has %d labels of type %s, and only plain "
-                "numbers, dates and text are, at most %d", name, label.size, label.dtype, LONGEST,
+                "numbers, dates and text are that take at most %d bytes when packed",
+                name, label.size, label.dtype, MOST_PACKED,
             )  # fmt: skip
     return kept or None
 
@@ -79,28 +89,75 @@ def renamed(coordinates: Kept | None, old: Sequence[str], new: Sequence[str]) ->
     }
 
 
-def _can_keep(values: NDArray[Any]) -> bool:
-    if values.dtype.kind == "f":
-        return bool(np.isfinite(values).all()) and values.dtype.itemsize <= 8
-    if values.dtype.kind == "O":
-        return all(isinstance(value, str) for value in values.flat)
-    return values.dtype.kind in "biuMmU"
-
-
-def _encoded(label: Any) -> Kept:
-    values = np.asarray(label.values)
-    if values.dtype.kind in "OU":
-        dtype, plain = "str", values.astype(str)
-    else:
-        dtype = values.dtype.newbyteorder("=").str[1:]
+def _encoded(label: Any) -> Kept | None:
+    """A coordinate as JSON; None if it cannot be kept."""
+    values = _usual(np.asarray(label.values))
+    if values is None:
+        return None
+    dtype = "str" if values.dtype.kind == "U" else values.dtype.newbyteorder("=").str[1:]
+    kept: Kept = {"dtype": dtype, "dims": [str(dim) for dim in label.dims]}
+    if values.size <= LONGEST and _is_plain(values):
         plain = values.astype(np.int64) if values.dtype.kind in "Mm" else values
-    kept = {"dtype": dtype, "values": plain.tolist(), "dims": [str(dim) for dim in label.dims]}
+        kept["values"] = plain.tolist()
+    else:
+        kept |= {"shape": list(values.shape), "packed": _packed(values)}
+        if len(kept["packed"]) > MOST_PACKED:
+            return None
     attributes = _plain(label.attrs)
     return {**kept, "attributes": attributes} if attributes else kept
 
 
+def _usual(values: NDArray[Any]) -> NDArray[Any] | None:
+    """Text of whatever kind as `U`; None for what is not kept."""
+    if values.dtype.kind in "OT":
+        plain = values.astype(object)  # in which a missing text is no text
+        return plain.astype(str) if all(isinstance(one, str) for one in plain.flat) else None
+    kept = values.dtype.kind in NUMERIC + "US" and not (
+        values.dtype.kind == "f" and values.dtype.itemsize > 8
+    )
+    return values if kept else None
+
+
+def _is_plain(values: NDArray[Any]) -> bool:
+    """Whether JSON has all of these values."""
+    return values.dtype.kind in "biuMmU" or (
+        values.dtype.kind == "f" and bool(np.isfinite(values).all())
+    )
+
+
+def _packed(values: NDArray[Any]) -> str:
+    if values.dtype.kind == "U":
+        raw = json.dumps(values.ravel().tolist()).encode()
+    elif values.dtype.kind == "S":
+        raw = values.tobytes()
+    else:
+        # Neighbours are alike, so that most of the bits of their differences are zero.
+        words = _words(np.ascontiguousarray(values).ravel())
+        raw = np.diff(words, prepend=words.dtype.type(0)).tobytes()
+    return base64.b85encode(zlib.compress(raw, 9)).decode()
+
+
+def _unpacked(text: str, dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]:
+    raw = zlib.decompress(base64.b85decode(text))
+    if dtype.kind == "U":
+        return np.array(json.loads(raw), dtype=dtype).reshape(shape)
+    if dtype.kind == "S":
+        return np.frombuffer(raw, dtype).reshape(shape)
+    word = np.dtype(f"u{dtype.itemsize}")
+    words = np.cumsum(np.frombuffer(raw, word), dtype=word)
+    return words.view(dtype).reshape(shape)
+
+
+def _words(values: NDArray[Any]) -> NDArray[Any]:
+    """The bits of numbers, as unsigned integers of the same size, whose differences wrap around."""
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return native.view(f"u{values.dtype.itemsize}")
+
+
 def _decoded(kept: Kept) -> NDArray[Any]:
     dtype = np.dtype(kept["dtype"])
+    if "packed" in kept:
+        return _unpacked(kept["packed"], dtype, kept["shape"])
     if dtype.kind in "Mm":
         return np.array(kept["values"], dtype=np.int64).astype(dtype)
     return np.array(kept["values"], dtype=dtype)

@@ -15,9 +15,11 @@ from numpy.typing import DTypeLike
 from slrt_dask.data import location
 from slrt_dask.data.archives import npy_source, npz_source, parquet_source, zarr_source
 from slrt_dask.data.batches import Source, check_shape
+from slrt_dask.data.datasets import netcdf_source
 from slrt_dask.data.duplicates import DuplicateRule
-from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, Progress, ingest
+from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, ingest
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.progress import Progress
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.data.text import TextFormat, text_source
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
@@ -53,9 +55,9 @@ def from_file(
     source : `.tns` (FROSTT: indices from 1, then the value), `.csv` (indices from 0, then the
         value, with or without a header), either of them also `.gz`; `.parquet`; `.npz` (a saved
         sparse.COO, or arrays indices and values, or a dense array and perhaps its mask); `.npy`;
-        or a `.zarr` directory.
+        `.nc` (netCDF, read by xarray); or a `.zarr` directory.
     shape : lengths; the smallest that holds all indices if the file does not say.
-    key : which array of an `.npz` or zarr group, where there are several.
+    key : which array of an `.npz` or zarr group, or variable of a `.nc`, where there are several.
     delimiter : what separates the columns of a `.csv`, a comma if left out.
     """
     options = IngestOptions(
@@ -101,6 +103,16 @@ def _zarr(request: FileRequest) -> Source:
     return zarr_source(request.path, request.shape, request.key)
 
 
+def _netcdf(request: FileRequest) -> Source:
+    source = netcdf_source(request.path, request.key)
+    if request.shape not in (None, source.shape):
+        raise InvalidInput(
+            f"{request.path} has shape {source.shape}, but shape={request.shape} was given; leave "
+            "it out."
+        )
+    return source
+
+
 def _parquet(request: FileRequest) -> Source:
     return parquet_source(request.path, request.shape)
 
@@ -113,9 +125,11 @@ READERS: dict[str, Callable[[FileRequest], Source]] = {
     ".parquet": _parquet,
     ".npz": _npz,
     ".npy": _npy,
+    ".nc": _netcdf,
+    ".nc4": _netcdf,
     ".zarr": _zarr,
 }
-WITH_KEY = (".npz", ".zarr")
+WITH_KEY = (".npz", ".nc", ".nc4", ".zarr")
 WITH_DELIMITER = (".csv", ".csv.gz")
 
 

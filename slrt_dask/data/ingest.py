@@ -9,7 +9,7 @@ changes when the passes do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,11 @@ from slrt_dask.data.duplicates import DuplicateRule, check_rule, merge
 from slrt_dask.data.header import VALUE_TYPES, PartitionInfo, StoreHeader, float_name
 from slrt_dask.data.layout import create_store, finish_store, partition_name, write_partition
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.progress import Progress, tell
 from slrt_dask.data.scratch import Scratch, ScratchBatch, gathered, taken
 from slrt_dask.data.slabs import Slab, SliceHistogram, choose_slab_mode, lexicographic_order
 from slrt_dask.errors import InvalidInput
 
-Progress = Callable[[str, int, int | None], None]
 PARTITION_ENTRIES = 2_000_000
 BATCH_ENTRIES = 1_000_000
 
@@ -63,8 +63,7 @@ class IngestOptions:
                 raise InvalidInput(f"{name}={entries!r}; give a whole number of at least 1.")
 
     def report(self, stage: str, done: int, total: int | None) -> None:
-        if self.progress is not None:
-            self.progress(stage, done, total)
+        tell(self.progress, stage, done, total)
 
 
 def ingest(path: StorePath, source: Source, options: IngestOptions) -> None:

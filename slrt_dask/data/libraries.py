@@ -22,6 +22,10 @@ def is_data_array(value: object) -> bool:
     return _is_instance(value, "xarray", "DataArray")
 
 
+def is_dataset(value: object) -> bool:
+    return _is_instance(value, "xarray", "Dataset")
+
+
 def is_sparse_coo(value: object) -> bool:
     return _is_instance(value, "sparse", "COO")
 

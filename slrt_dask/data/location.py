@@ -87,6 +87,16 @@ def open_file(path: str) -> IO[bytes]:
     return cast("IO[bytes]", filesystem.open(inner, "rb"))
 
 
+def write_file(path: str, content: bytes) -> None:
+    """Write a new file, and the directories that it is in."""
+    if is_url(path):
+        filesystem, inner = _filesystem(path)
+        filesystem.pipe_file(inner, content)
+        return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(content)
+
+
 def scratch_parent(path: str) -> str | None:
     """An existing local directory near the target, or None for the system's own choice.
 

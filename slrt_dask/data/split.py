@@ -20,6 +20,7 @@ from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.ingest import IngestOptions, ingest_together
 from slrt_dask.data.layout import read_partition
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.progress import Progress, tell
 from slrt_dask.errors import InvalidInput
 
 
@@ -30,6 +31,7 @@ def split_store(
     seed: int,
     train_path: StorePath | None = None,
     test_path: StorePath | None = None,
+    progress: Progress | None = None,
 ) -> tuple[str, str]:
     """Write the two parts of a store and return their paths (train, test)."""
     if not 0.0 < test < 1.0:
@@ -41,12 +43,12 @@ def split_store(
     if places[0] == places[1]:
         raise InvalidInput(f"both parts would be written to {places[0]}; give two paths.")
     location.refuse_existing(*places)
-    _refuse_empty(path, header, test, seed)
+    _refuse_empty(path, header, test, seed, progress)
     parts = (
         (place, _part_source(path, header, test, seed, held_out=held_out))
         for place, held_out in zip(places, (False, True), strict=True)
     )
-    ingest_together(tuple(parts), _options(header))
+    ingest_together(tuple(parts), _options(header, progress))
     return places
 
 
@@ -58,11 +60,15 @@ def is_held_out(indices: Sequence[NDArray[Any]], test: float, seed: int) -> NDAr
     return held
 
 
-def _refuse_empty(path: str, header: StoreHeader, test: float, seed: int) -> None:
+def _refuse_empty(
+    path: str, header: StoreHeader, test: float, seed: int, progress: Progress | None
+) -> None:
     held = 0
     for number in range(len(header.partitions)):
+        tell(progress, "count", number, len(header.partitions))
         columns, _ = read_partition(path, header, number)
         held += int(np.count_nonzero(is_held_out(columns, test, seed)))
+    tell(progress, "count", len(header.partitions), len(header.partitions))
     if held in (0, header.nnz):
         part = "test" if held == 0 else "train"
         raise InvalidInput(
@@ -92,6 +98,6 @@ def _part_source(
     )
 
 
-def _options(header: StoreHeader) -> IngestOptions:
+def _options(header: StoreHeader, progress: Progress | None) -> IngestOptions:
     largest = max(part.count for part in header.partitions)
-    return IngestOptions(slab_mode=header.slab_mode, partition_entries=largest)
+    return IngestOptions(slab_mode=header.slab_mode, partition_entries=largest, progress=progress)

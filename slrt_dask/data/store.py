@@ -6,17 +6,19 @@ are read when asked for, a partition at a time. This changes when readers need a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data import coordinates
+from slrt_dask.data import coordinates, html
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.data.layout import Columns, read_header, read_partition
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, normal_path
+from slrt_dask.data.progress import Progress
 from slrt_dask.data.split import split_store
 from slrt_dask.errors import UnsupportedFormat
 
@@ -137,13 +139,16 @@ class ObservationStore:
         seed: int = 0,
         train_path: StorePath | None = None,
         test_path: StorePath | None = None,
+        *,
+        progress: Progress | None = None,
     ) -> tuple[ObservationStore, ObservationStore]:
         """Two new stores: about 1 − test of the observations, and the rest, held out.
 
         Which part an observation goes to depends on its index and the seed only. The paths are
         `<path>-train` and `<path>-test` if left out.
+        progress : called with a stage, how much of it is done, and how much there is
         """
-        places = split_store(self.path, self.header, test, seed, train_path, test_path)
+        places = split_store(self.path, self.header, test, seed, train_path, test_path, progress)
         return open_store(places[0]), open_store(places[1])
 
     def __repr__(self) -> str:
@@ -156,15 +161,25 @@ class ObservationStore:
         )
 
     def _repr_html_(self) -> str:
+        labels = self.coordinates or {}
         names = self.dimension_names or tuple(f"mode {mode}" for mode in range(self.order))
-        rows = "".join(
-            f"<tr><td>{_escaped(name)}</td><td>{length:,}</td></tr>"
-            for name, length in zip(names, self.shape, strict=True)
-        )
-        return (
-            f"<p><b>ObservationStore</b> {_escaped(self.path)}<br>{self.nnz:,} observed "
-            f"({self._density():.3g} %), {self.dtype}, mean {self.mean:.6g}, "
-            f"{len(self.partitions)} partitions</p><table>{rows}</table>"
+        rows = [
+            (name, f"{length:,}", _ends(labels.get(name)), "cut here" * (mode == self.slab_mode))
+            for mode, (name, length) in enumerate(zip(names, self.shape, strict=True))
+        ]
+        about = self.header.about or {"name": None}
+        return html.panel(
+            "ObservationStore",
+            about["name"] or "",
+            html.table(("dimension", "length", "labels", "partitions"), rows),
+            html.facts(
+                [
+                    ("observed", f"{self.nnz:,} ({self._density():.3g} %)"),
+                    ("values", f"{self.dtype}, mean {self.mean:.6g}"),
+                    ("partitions", f"{len(self.partitions):,}"),
+                    ("path", self.path),
+                ]
+            ),
         )
 
     def _density(self) -> float:
@@ -188,7 +203,10 @@ def _stack(part: Any) -> Any:
     return load("dask").delayed(np.stack, pure=True)(part[0])
 
 
-def _escaped(text: str) -> str:
-    from html import escape
-
-    return escape(text)
+def _ends(labels: NDArray[Any] | None) -> str:
+    """The first and the last of a dimension's labels."""
+    if labels is None:
+        return ""
+    # Dates are shown to the second, or to the day.
+    first, last = (re.sub(r"(T00:00:00)?\.0+$", "", str(label)) for label in labels[[0, -1]])
+    return f"{first} … {last}"

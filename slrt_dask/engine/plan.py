@@ -114,6 +114,11 @@ class Plan:
         ]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from slrt_dask.engine.plan_html import plan_html
+
+        return plan_html(self)
+
     def _cut(self, why: str) -> str:
         if self.slab_mode is None:
             return f"chunks            {self.partitions} of offsets; {self.fibres:,} entries cross"

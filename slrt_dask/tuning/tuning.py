@@ -72,6 +72,11 @@ class Tuning:
             + (" (the time limit ended the search)" if self.cut_short else "")
         )
 
+    def _repr_html_(self) -> str:
+        from slrt_dask.notebook import tuning_html
+
+        return tuning_html(self)
+
     @property
     def start(self) -> Start:
         """Where a fit with these settings begins."""

@@ -45,8 +45,8 @@ def predicted(done, path):
 @pytest.mark.parametrize(
     ("use", "task", "seed"),
     [
-        (exported, "store-map", 0),
-        (exported, "store-map", 1),
+        (exported, "slrt-export", 0),
+        (exported, "slrt-export", 1),
         (computed, "slrt-complete", 2),
         (computed, "slrt-complete", 3),
         (predicted, "slrt-predict", 4),
