@@ -17,15 +17,18 @@ if TYPE_CHECKING:
     from slrt_dask.data import (
         ObservationStore,
         from_array,
+        from_batches,
         from_coo,
         from_file,
         low_rank_tensor,
+        open_array,
         open_store,
     )
     from slrt_dask.dual.certificate import Certificate
     from slrt_dask.fit import complete, resume
     from slrt_dask.hankel import Hankel
     from slrt_dask.linear import Linear
+    from slrt_dask.planning import plan
     from slrt_dask.scoring import Scores, evaluate
     from slrt_dask.tuning.api import tune
 
@@ -43,11 +46,14 @@ _HOMES = {
     "complete": "fit",
     "evaluate": "scoring",
     "from_array": "data",
+    "from_batches": "data",
     "from_coo": "data",
     "from_file": "data",
     "load_completion": "completion",
     "low_rank_tensor": "data",
+    "open_array": "data",
     "open_store": "data",
+    "plan": "planning",
     "resume": "fit",
     "tune": "tuning.api",
 }
@@ -64,11 +70,14 @@ __all__ = [
     "complete",
     "evaluate",
     "from_array",
+    "from_batches",
     "from_coo",
     "from_file",
     "load_completion",
     "low_rank_tensor",
+    "open_array",
     "open_store",
+    "plan",
     "resume",
     "tune",
 ]

@@ -14,10 +14,13 @@ from numpy.typing import DTypeLike
 
 from slrt_dask.data import location
 from slrt_dask.data.archives import npy_source, npz_source, parquet_source, zarr_source
+from slrt_dask.data.arrays import array_source
 from slrt_dask.data.batches import Source, check_shape
+from slrt_dask.data.dense import NETCDF, ZARR_MARKS, open_array
 from slrt_dask.data.duplicates import DuplicateRule
 from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, Progress, ingest
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.pictures import IMAGES, VIDEOS, is_image_folder
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.data.text import TextFormat, text_source
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
@@ -53,9 +56,9 @@ def from_file(
     source : `.tns` (FROSTT: indices from 1, then the value), `.csv` (indices from 0, then the
         value, with or without a header), either of them also `.gz`; `.parquet`; `.npz` (a saved
         sparse.COO, or arrays indices and values, or a dense array and perhaps its mask); `.npy`;
-        or a `.zarr` directory.
+        a `.zarr` directory; or what `open_array` reads besides: netCDF, images, videos.
     shape : lengths; the smallest that holds all indices if the file does not say.
-    key : which array of an `.npz` or zarr group, where there are several.
+    key : which array of an `.npz`, zarr group or netCDF file, where there are several.
     delimiter : what separates the columns of a `.csv`, a comma if left out.
     """
     options = IngestOptions(
@@ -105,6 +108,19 @@ def _parquet(request: FileRequest) -> Source:
     return parquet_source(request.path, request.shape)
 
 
+def _lazy(request: FileRequest) -> Source:
+    if location.is_url(request.path):
+        raise InvalidInput(f"{request.path} is not a local file; copy pictures and netCDF first.")
+    array = open_array(request.path, key=request.key)
+    if request.shape is not None and tuple(array.shape) != request.shape:
+        raise InvalidInput(
+            f"{request.path} has shape {tuple(array.shape)}, but shape={request.shape} was given; "
+            "leave it out."
+        )
+    return array_source(array)
+
+
+FOLDER = "folder of images"
 READERS: dict[str, Callable[[FileRequest], Source]] = {
     ".tns": _tns,
     ".tns.gz": _tns,
@@ -114,8 +130,9 @@ READERS: dict[str, Callable[[FileRequest], Source]] = {
     ".npz": _npz,
     ".npy": _npy,
     ".zarr": _zarr,
+    **dict.fromkeys((*NETCDF, *IMAGES, *VIDEOS, FOLDER), _lazy),
 }
-WITH_KEY = (".npz", ".zarr")
+WITH_KEY = (".npz", ".zarr", *NETCDF)
 WITH_DELIMITER = (".csv", ".csv.gz")
 
 
@@ -138,6 +155,6 @@ def _suffix(path: str) -> str:
     ending = "".join(name.suffixes[-2:] if name.suffix.lower() == ".gz" else name.suffixes[-1:])
     if ending.lower() in READERS:
         return ending.lower()
-    marks = ("zarr.json", ".zarray", ".zgroup")
-    is_zarr = any(location.exists(f"{path}/{mark}") for mark in marks)
-    return ".zarr" if is_zarr else ending.lower()
+    if any(location.exists(f"{path}/{mark}") for mark in ZARR_MARKS):
+        return ".zarr"
+    return FOLDER if not location.is_url(path) and is_image_folder(path) else ending.lower()
