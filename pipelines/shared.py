@@ -193,14 +193,20 @@ def compare(
     answers: dict[str, np.ndarray],
     top: float | None = None,
 ) -> None:
-    """Print how far answers, and the mean, are from the truth where it was hidden."""
+    """Print how far answers are from the truth where it was hidden; the first one is ours."""
     wanted = truth[hidden]
+
+    def error(answer: Any) -> float:
+        return float(np.sqrt(np.mean((answer - wanted) ** 2)))
+
+    ours = error(next(iter(answers.values()))[hidden])
     print()
-    for name, answer in {**answers, "the mean": np.full_like(truth, mean)}.items():
-        error = float(np.sqrt(np.mean((answer[hidden] - wanted) ** 2)))
-        relative = error / float(np.sqrt(np.mean(wanted**2)))
-        quality = "" if top is None else f", PSNR {20 * np.log10(top / error):.2f} dB"
-        table([(name, f"RMSE {error:.5g}, relative error {relative:.4f}{quality}")])
+    table([("test RMSE", _judged(ours, error(mean)))])
+    for name, answer in answers.items():
+        found = error(answer[hidden])
+        quality = "" if top is None else f", PSNR {20 * np.log10(top / found):.2f} dB"
+        relative = found / error(np.zeros(())) if wanted.any() else np.inf
+        table([(name, f"RMSE {found:.5g}, relative error {relative:.4f}{quality}")])
 
 
 def observed_at(store: slrt.ObservationStore, mode: int, places: Sequence[int]) -> np.ndarray:
@@ -233,12 +239,16 @@ def workspace() -> Iterator[Path]:
         yield Path(directory)
 
 
+def _judged(error: float, of_the_mean: float) -> str:
+    return f"{error:.5g} (predicting the mean: {of_the_mean:.5g})"
+
+
 def _scores(fitted: Fitted, top: float | None) -> Iterator[tuple[str, str]]:
     scores = slrt.evaluate(fitted.done, fitted.test, peak=top)
     mean = float(da.sqrt(da.mean((fitted.test.values() - fitted.train.mean) ** 2)).compute())
     part = "" if top is None else f", {scores.rmse / top:.5f} of the peak {top:g}"
     yield "held out", f"{scores.count:,} entries"
-    yield "test RMSE", f"{scores.rmse:.5g} (predicting the mean: {mean:.5g}){part}"
+    yield "test RMSE", _judged(scores.rmse, mean) + part
     if top is not None:
         yield "PSNR", f"{scores.psnr:.2f} dB"
     yield "relative error", f"{scores.relative_error:.4f}"

@@ -201,6 +201,7 @@ def _curve(
     axis.set_title(name, fontsize=10)
     axis.set_xlabel("iteration", fontsize=9)
     axis.set_xlim(min(iterations), max(max(iterations), min(iterations) + 1))
-    axis.tick_params(labelsize=8)
+    axis.tick_params(labelsize=8, which="both")
+    axis.locator_params(axis="x", nbins=6, integer=True)
     axis.grid(visible=True, color="0.9", linewidth=0.8)
     axis.spines[["top", "right"]].set_visible(False)

@@ -16,7 +16,6 @@ from slrt_dask.errors import InvalidInput
 from slrt_dask.plot_panels import (
     BLUE,
     ERROR_COLOURS,
-    MISSING_COLOUR,
     ORANGE,
     draw_image,
     largest,
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_GROUPS = 10
+MISSING_COLOUR = (0.78, 0.87, 0.95)
+"""Of pictures, in which grey is a value: a pale blue."""
 
 
 def frames_figure(
@@ -59,7 +60,7 @@ def frames_figure(
     height = len(rows) + (truth is not None)
     layout = (1, height) if across else (height, count)
     width, one = panel_size(layout[1], filled.shape[:2])
-    figure = new_figure((width, one * layout[0]))
+    figure = new_figure((width, one + (layout[0] - 1) * (one - 0.5)))
     axes = np.reshape(figure.subplots(*layout, squeeze=False), (height, count))
     for row, (name, frames) in enumerate(rows):
         for axis, frame in zip(axes[row], np.moveaxis(frames, -1, 0), strict=True):
@@ -170,12 +171,12 @@ def _frames(name: str, values: ArrayLike) -> NDArray[np.float64]:
 def _frame(axis: Axes, frame: NDArray[np.float64], white: float) -> None:
     if frame.ndim == 2:
         draw_image(axis, frame, "", "gray", 0.0, white)
+        axis.set_facecolor(MISSING_COLOUR)
         return
-    shown = np.clip(frame / white, 0.0, 1.0)
     missing = np.isnan(frame)
-    # A place with some of its colours is drawn with those; one without any is grey.
-    shown = np.where(missing, np.where(missing.all(axis=-1, keepdims=True), float(MISSING_COLOUR),
-                                       0.0), shown)  # fmt: skip
+    # A place with some of its colours is drawn with those.
+    shown = np.where(missing, 0.0, np.clip(frame / white, 0.0, 1.0))
+    shown[missing.all(axis=-1)] = MISSING_COLOUR
     axis.set_xticks([])
     axis.set_yticks([])
     axis.imshow(shown, interpolation="nearest")

@@ -2,7 +2,7 @@
 
     python pipelines/hyperspectral/run.py                    a landscape made here
     python pipelines/hyperspectral/run.py indian-pines       the scene that tensorly brings
-    python pipelines/hyperspectral/run.py cube.zarr          rows, columns, bands; also .npz, .npy, .nc
+    python pipelines/hyperspectral/run.py cube.zarr          (rows, columns, bands); or .npz, .nc
     python pipelines/hyperspectral/run.py photo.png --auto   an image; astronaut is scikit-image's
 
 Nine tenths of full data are hidden, and a tenth of the entries scores the answer. Where something
@@ -20,6 +20,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[1]))
 import shared
 
+import slrt_dask as slrt
 from slrt_dask.demo import scene
 from slrt_dask.plot import completion_figure, frames_figure, spectra_figure
 
@@ -64,7 +65,9 @@ def image_pictures(image, fitted: shared.Fitted, name: str) -> dict:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    arguments = shared.parser(__doc__, observed=OBSERVED).parse_args(given)
+    parser = shared.parser(__doc__, observed=OBSERVED)
+    parser.add_argument("--nonnegative", action="store_true", help="no entry below zero")
+    arguments = parser.parse_args(given)
     cube = shared.data(arguments, lambda: noisy_scene(arguments.seed, arguments.small))
     if cube.ndim != 3:
         raise shared.InvalidInput(f"the data have shape {cube.shape}; give rows, columns and bands")
@@ -74,6 +77,8 @@ def main(given: Sequence[str] | None = None) -> None:
     with shared.workspace() as directory:
         train, test = shared.hide(cube, arguments, directory, OBSERVED)
         options = shared.settings(arguments, config, cube.shape)
+        if arguments.nonnegative:
+            options["constraint"] = slrt.Nonnegative()
         fitted = shared.fit(train, test, options, arguments.workers)
         shared.report(fitted, top=shared.peak(cube))
         made = (image_pictures if is_image else pictures)(cube, fitted, name)

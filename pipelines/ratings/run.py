@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import shared
-from files import Ratings, read_ratings
+from rating_files import Ratings, read_ratings
 
 import slrt_dask as slrt
 from slrt_dask.plot import prediction_figure
@@ -27,14 +27,16 @@ HELD_OUT = 0.2
 
 
 def made_ratings(users: int, items: int, weeks: int, seed: int) -> Ratings:
-    """Few users rate much and few items are rated much; each user comes in a few weeks only."""
+    """Few users rate much and few items are rated much; each user comes in a week or two."""
     generator = np.random.default_rng(seed)
     count = 80 * users
     activity, fame = (generator.pareto(1.5, length) + 0.2 for length in (users, items))
     user = generator.choice(users, count, p=activity / activity.sum())
     item = generator.choice(items, count, p=fame / fame.sum())
-    visits = generator.integers(0, weeks, (users, 3))
-    week = visits[user, generator.integers(0, 3, count)]
+    user, item = np.unique(np.stack([user, item]), axis=1)  # nobody rates an item twice
+    count = len(user)
+    visits = generator.integers(0, weeks, (users, 2))
+    week = visits[user, (generator.random(count) < 0.2).astype(int)]
     tastes, traits = (generator.standard_normal((length, 3)) for length in (users, items))
     liking = 0.45 * np.sum(tastes[user] * traits[item], axis=1)
     kind = 0.4 * generator.standard_normal(users)[user]

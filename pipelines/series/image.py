@@ -76,7 +76,8 @@ def main(given: Sequence[str] | None = None) -> None:
         completed = filled(turned, second).transpose(1, 0, 2)
         ranks = tuple(min(pair) for pair in zip(PLAIN["ranks"], image.shape, strict=True))
         plain = shared.fit(first.train, None, {**PLAIN, "ranks": ranks}).done.to_dask().compute()
-        shared.report(second, more=[("missing", f"{rows.sum()} rows, {columns.sum()} columns")])
+        missing = f"{rows.sum()} rows, {columns.sum()} columns"
+        shared.report(second, more=[("missing", missing)])
         answers = {"with Hankel": completed, "low rank only": plain}
         shared.compare(image, hidden, first.train.mean, answers, top=np.nanmax(image))
         panels = (part[..., None] for part in (image, known, completed))

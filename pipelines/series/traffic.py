@@ -65,10 +65,9 @@ def main(given: Sequence[str] | None = None) -> None:
     hidden = np.isnan(known) & ~np.isnan(counts)
     with shared.workspace() as directory:
         train = slrt.from_array(directory / "train", known)
-        test = slrt.from_array(directory / "test", np.where(hidden, counts, np.nan))
         options = shared.settings(arguments, HERE / "traffic.toml", counts.shape)
         options["constraint"] = slrt.Hankel((1, days - 2 * WEEK + 1, 1), DEVIATION)
-        fitted = shared.fit(train, test, options, arguments.workers)
+        fitted = shared.fit(train, None, options, arguments.workers)
         ranks = tuple(min(pair) for pair in zip(PLAIN["ranks"], counts.shape, strict=True))
         plain = shared.fit(train, None, {**PLAIN, "ranks": ranks}).done.to_dask().compute()
         completed = fitted.done.to_dask().compute()

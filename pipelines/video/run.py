@@ -74,7 +74,7 @@ def main(given: Sequence[str] | None = None) -> None:
             fitted.done.to_dask()[:, :, shown].compute(),
             names=[f"frame {number}" for number in shown],
             peak=top,
-            title=f"Frames of {name}, of {video.shape[2]}",
+            title=f"Four of the {video.shape[2]} frames of {name}",
         )
         shared.draw(fitted, arguments.output, "video", {"frames": frames})
 

@@ -51,6 +51,8 @@ def _columns(path: Path, separator: str) -> np.ndarray:
     """User, item, rating and second of every line but a header."""
     with open(path, encoding="utf-8") as file:
         first = file.readline().split(separator)[0].strip()
+    if not first:
+        raise InvalidInput(f"{path} has no ratings in its first line; check the file.")
     try:
         with open(path, encoding="utf-8") as file:
             lines = (line.replace("::", "\t") for line in file)
