@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 import slrt_dask as slrt
 from slrt_dask.config import read_settings
 from slrt_dask.dask_settings import SETTINGS
+from slrt_dask.data.ingest import PARTITION_ENTRIES
 from slrt_dask.errors import InvalidInput, SlrtError
 from slrt_dask.plot import convergence_figure, save_figure
 
@@ -122,7 +124,13 @@ def hide(
         raise InvalidInput(f"--observed is {share}; give a share between 0 and 1")
     draw = da.random.default_rng(arguments.seed).random(array.shape, chunks=array.chunks)
     held_out = (draw >= share) & (draw < share + min(share, 1.0 - share))
-    train = slrt.from_array(directory / "train", array, mask=draw < share)
+    # A worker without a partition of its own would have nothing to do.
+    most = PARTITION_ENTRIES
+    if arguments.workers is not None:
+        most = min(most, -(-int(share * array.size) // arguments.workers))
+    train = slrt.from_array(
+        directory / "train", array, mask=draw < share, partition_entries=max(1, most)
+    )
     return train, slrt.from_array(directory / "test", array, mask=held_out)
 
 
@@ -262,14 +270,15 @@ def _computing(workers: int | None) -> Iterator[Any]:
         return
     from distributed import Client, LocalCluster
 
-    with (
-        dask.config.set(SETTINGS),
-        LocalCluster(
-            n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
+    with dask.config.set(SETTINGS):
+        cluster = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.ERROR,
+        )
+        with cluster, Client(cluster) as client:
+            yield client
 
 
 def _packaged(name: str) -> Any:

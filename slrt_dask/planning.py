@@ -18,7 +18,7 @@ from slrt_dask.request import plan_of
 
 def plan(
     store: ObservationStore,
-    ranks: tuple[int, ...],
+    ranks: tuple[int, ...] | str,
     *,
     constraint: Constraint | Sequence[Constraint] | None = None,
     client: distributed.Client | None = None,

@@ -67,15 +67,15 @@ def video_array(path: str) -> Any:
 def _decode(path: str, file: Any) -> tuple[int, tuple[int, ...]]:
     """Write a video's frames to a file; their number, and the shape of each."""
     av = load("av", extra="video")
-    count, shape = 0, ()
+    count = 0
+    shape: tuple[int, ...] = ()
     try:
         with av.open(path) as container:
             stream = container.streams.video[0]
             grey = (stream.codec_context.pix_fmt or "").startswith("gray")
             for frame in container.decode(stream):
-                size = {"height": shape[0], "width": shape[1]} if shape else {}
-                plain = frame.reformat(format="gray" if grey else "rgb24", **size)
-                image = plain.to_ndarray()
+                height, width = shape[:2] if shape else (None, None)
+                image = frame.reformat(width, height, "gray" if grey else "rgb24").to_ndarray()
                 shape = image.shape
                 file.write(np.ascontiguousarray(image).data)
                 count += 1
