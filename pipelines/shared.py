@@ -97,6 +97,11 @@ def data(arguments: argparse.Namespace, made: Callable[[], Any]) -> Any:
     return array[(slice(SMALL),) * array.ndim] if arguments.small else array
 
 
+def title(arguments: argparse.Namespace, made: str) -> str:
+    """What to call the data."""
+    return made if arguments.path is None else arguments.key or Path(arguments.path).stem
+
+
 def lazy(array: Any) -> Any:
     return da.from_array(np.asarray(array), name=False)
 

@@ -162,11 +162,12 @@ def series_figure(
         )
     figure = new_figure((9.0, 3.2))
     axes = figure.subplots()
-    if truth is not None:
-        axes.plot(np.asarray(truth), color="0.6", linewidth=1.0, label="truth")
+    missing = np.isnan(series[0])
     axes.plot(series[0], color=BLUE, linewidth=1.2, label="known")
-    filled = np.where(np.isnan(series[0]), series[1], np.nan)
-    axes.plot(filled, color=ORANGE, linewidth=1.6, label="filled in")
+    axes.plot(np.where(missing, series[1], np.nan), color=ORANGE, linewidth=1.8, label="filled in")
+    if truth is not None:
+        hidden = np.where(missing, np.asarray(truth), np.nan)
+        axes.plot(hidden, color="0.15", linewidth=0.8, label="truth")
     axes.set_xlabel("sample")
     axes.legend(loc="upper right", ncols=3, fontsize="small")
     if title:

@@ -71,7 +71,7 @@ def main(given: Sequence[str] | None = None) -> None:
     cube = shared.data(arguments, lambda: noisy_scene(arguments.seed, arguments.small))
     if cube.ndim != 3:
         raise shared.InvalidInput(f"the data have shape {cube.shape}; give rows, columns and bands")
-    name = "a landscape" if arguments.path is None else Path(arguments.path).stem
+    name = shared.title(arguments, "a landscape")
     is_image = cube.shape[2] <= MOST_COLOURS
     config = HERE / ("image.toml" if is_image else "hyperspectral.toml")
     with shared.workspace() as directory:

@@ -60,7 +60,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = shared.parser(__doc__)
     parser.add_argument("--damaged", help="the damaged image in an .npz, black where missing")
     arguments = parser.parse_args(given)
-    image = read(arguments, arguments.key).astype(np.float64)
+    name, image = shared.title(arguments, "a texture"), read(arguments, arguments.key)
+    image = image.astype(np.float64)
     rows, columns = (np.random.default_rng(arguments.seed).random(n) < 0.2 for n in image.shape[:2])
     if arguments.damaged:
         black = read(arguments, arguments.damaged) == 0
@@ -81,7 +82,8 @@ def main(given: Sequence[str] | None = None) -> None:
         answers = {"with Hankel": completed, "low rank only": plain}
         shared.compare(image, hidden, first.train.mean, answers, top=np.nanmax(image))
         panels = (part[..., None] for part in (image, known, completed))
-        shared.draw(second, arguments.output, "image", {"filled": frames_figure(*panels)})
+        figure = frames_figure(*panels, title=f"Rows and columns missing from {name}")
+        shared.draw(second, arguments.output, "image", {"filled": figure})
 
 
 if __name__ == "__main__":

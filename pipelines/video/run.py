@@ -60,7 +60,7 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = shared.parser(__doc__, observed=OBSERVED).parse_args(given)
     size = (36, 48, 24) if arguments.small else (72, 96, 60)
     video = grey(shared.data(arguments, lambda: moving_scene(*size)))
-    name = "a street" if arguments.path is None else Path(arguments.path).stem
+    name = shared.title(arguments, "a street")
     with shared.workspace() as directory:
         train, test = shared.hide(video, arguments, directory, OBSERVED)
         options = shared.settings(arguments, HERE / "video.toml", video.shape)
