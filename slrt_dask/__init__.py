@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from slrt_dask.data import (
         ObservationStore,
         from_array,
+        from_batches,
         from_coo,
         from_file,
         low_rank_tensor,
+        open_array,
         open_store,
     )
     from slrt_dask.dual.certificate import Certificate
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from slrt_dask.hankel import Hankel
     from slrt_dask.linear import Linear
     from slrt_dask.live import LiveProgress
+    from slrt_dask.planning import plan
     from slrt_dask.reporting.api import report
     from slrt_dask.scoring import Scores, evaluate
     from slrt_dask.tuning.api import tune
@@ -46,11 +49,14 @@ _HOMES = {
     "complete": "fit",
     "evaluate": "scoring",
     "from_array": "data",
+    "from_batches": "data",
     "from_coo": "data",
     "from_file": "data",
     "load_completion": "completion",
     "low_rank_tensor": "data",
+    "open_array": "data",
     "open_store": "data",
+    "plan": "planning",
     "report": "reporting.api",
     "resume": "fit",
     "tune": "tuning.api",
@@ -69,11 +75,14 @@ __all__ = [
     "complete",
     "evaluate",
     "from_array",
+    "from_batches",
     "from_coo",
     "from_file",
     "load_completion",
     "low_rank_tensor",
+    "open_array",
     "open_store",
+    "plan",
     "report",
     "resume",
     "tune",

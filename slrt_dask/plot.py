@@ -1,31 +1,49 @@
 """Pictures of a completion and of how a fit went. Figures belong to the caller: no global state.
 
-matplotlib is optional and imported only here, inside functions; no display is needed.
+Those of frames, spectra and single predictions are in `plot_views`, and can be had from here too.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from slrt_dask.data.libraries import load
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.records import IterationRecord
+from slrt_dask.plot_panels import (
+    BLUE,
+    ERROR_COLOURS,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    VALUE_COLOURS,
+    as_slice,
+    draw_image,
+    largest,
+    new_figure,
+    panel_size,
+    save_figure,
+)
+from slrt_dask.plot_views import frames_figure, prediction_figure, spectra_figure
 from slrt_dask.tuning.search import Tried
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-VALUE_COLOURS = "viridis"
-ERROR_COLOURS = "PuOr"
-MISSING_COLOUR = "0.88"
-# Of the Okabe–Ito palette, which all common kinds of colour blindness can tell apart.
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+__all__ = [
+    "completion_figure",
+    "convergence_figure",
+    "frames_figure",
+    "prediction_figure",
+    "save_figure",
+    "series_figure",
+    "spectra_figure",
+    "tuning_figure",
+]
 
 
 def completion_figure(
@@ -41,8 +59,8 @@ def completion_figure(
     Without a truth there are three, and the error is the misfit at the observed entries. The
     panels share one scale of colours, the error has its own, from −error_limit to error_limit.
     """
-    seen, filled = _slice("observed", observed), _slice("completed", completed)
-    true = None if truth is None else _slice("truth", truth)
+    seen, filled = as_slice("observed", observed), as_slice("completed", completed)
+    true = None if truth is None else as_slice("truth", truth)
     for name, array in (("observed", seen), ("truth", true)):
         if array is not None and array.shape != filled.shape:
             raise InvalidInput(f"{name} has shape {array.shape}, completed has {filled.shape}")
@@ -52,25 +70,32 @@ def completion_figure(
     if true is not None:
         panels, reference = [("truth", true), *panels], true
     error = filled - reference
-    figure = _figure(_size(len(panels) + 1, filled.shape))
+    figure = new_figure(panel_size(len(panels) + 1, filled.shape))
     axes = figure.subplots(1, len(panels) + 1, squeeze=False)[0]
     known = np.concatenate([panel[np.isfinite(panel)] for _, panel in panels])
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     for axis, (name, panel) in zip(axes, panels, strict=False):
-        drawn = _image(axis, panel, name, VALUE_COLOURS, low, high)
+        drawn = draw_image(axis, panel, name, VALUE_COLOURS, low, high)
     figure.colorbar(drawn, ax=list(axes[:-1]), pad=0.01, aspect=25)
-    limit = _largest(error) if error_limit is None else error_limit
+    limit = largest(error) if error_limit is None else error_limit
     root_mean_square = float(np.sqrt(np.nanmean(error**2))) if np.isfinite(error).any() else 0.0
     name = f"{'error' if true is not None else 'misfit'} (RMSE {root_mean_square:.3g})"
-    drawn = _image(axes[-1], error, name, ERROR_COLOURS, -limit, limit)
+    drawn = draw_image(axes[-1], error, name, ERROR_COLOURS, -limit, limit)
     figure.colorbar(drawn, ax=axes[-1], pad=0.03, aspect=25)
     if title is not None:
         figure.suptitle(title, fontsize=11)
     return figure
 
 
-def convergence_figure(records: Sequence[IterationRecord], *, title: str | None = None) -> Figure:
+def convergence_figure(
+    records: Sequence[IterationRecord],
+    *,
+    title: str | None = None,
+    only: Sequence[str] | None = None,
+) -> Figure:
     """Cost, gradient norm, certified gap and, where measured, validation error by iteration.
+
+    only : of their titles, those to draw, such as "gradient norm"
 
     The cost falls fast and then hardly at all, so its distance to the lowest value is drawn.
     """
@@ -80,11 +105,16 @@ def convergence_figure(records: Sequence[IterationRecord], *, title: str | None 
         ("certified relative gap", GREEN, True, [row.relative_gap for row in records]),
         ("validation RMSE", PURPLE, False, [row.validation_rmse for row in records]),
     ]
-    curves = [curve for curve in curves if any(value is not None for value in curve[3])]
+    _check_names(only or (), [curve[0] for curve in curves])
+    curves = [
+        curve
+        for curve in curves
+        if any(value is not None for value in curve[3]) and (only is None or curve[0] in only)
+    ]
     if not curves:
         raise InvalidInput("there are no records to draw; give those of a fit")
     iterations = [row.iteration for row in records]
-    figure = _figure((3.3 * len(curves), 2.9))
+    figure = new_figure((3.3 * len(curves), 2.9))
     axes = figure.subplots(1, len(curves), squeeze=False)[0]
     for axis, (name, colour, logarithmic, values) in zip(axes, curves, strict=True):
         _curve(axis, iterations, values, name, colour, logarithmic)
@@ -99,7 +129,7 @@ def tuning_figure(history: Sequence[Tried], *, title: str | None = None) -> Figu
         raise InvalidInput("there are no settings to draw; give the history of a search")
     errors = [tried.error for tried in history]
     lowest = np.minimum.accumulate(errors)
-    figure = _figure((8.0, 3.2))
+    figure = new_figure((8.0, 3.2))
     by_strength, by_order = figure.subplots(1, 2, sharey=True)
     strengths = [max(tried.candidate.strengths) for tried in history]
     by_strength.scatter(strengths, errors, color=BLUE, s=16)
@@ -130,13 +160,14 @@ def series_figure(
             f"the series have shapes {series[0].shape} and {series[1].shape}; give two of one "
             f"dimension and the same length"
         )
-    figure = _figure((9.0, 3.2))
+    figure = new_figure((9.0, 3.2))
     axes = figure.subplots()
-    if truth is not None:
-        axes.plot(np.asarray(truth), color="0.6", linewidth=1.0, label="truth")
+    missing = np.isnan(series[0])
     axes.plot(series[0], color=BLUE, linewidth=1.2, label="known")
-    filled = np.where(np.isnan(series[0]), series[1], np.nan)
-    axes.plot(filled, color=ORANGE, linewidth=1.6, label="filled in")
+    axes.plot(np.where(missing, series[1], np.nan), color=ORANGE, linewidth=1.8, label="filled in")
+    if truth is not None:
+        hidden = np.where(missing, np.asarray(truth), np.nan)
+        axes.plot(hidden, color="0.15", linewidth=0.8, label="truth")
     axes.set_xlabel("sample")
     axes.legend(loc="upper right", ncols=3, fontsize="small")
     if title:
@@ -144,57 +175,15 @@ def series_figure(
     return figure
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure to a file whose ending says the format, such as .png or .pdf."""
-    figure.savefig(path, dpi=150, facecolor="white")
-
-
-def _figure(size: tuple[float, float]) -> Figure:
-    figure: Figure = load("matplotlib.figure", extra="plot").Figure(
-        figsize=size, layout="constrained"
-    )
-    return figure
-
-
-def _slice(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    array = np.ma.filled(np.ma.asarray(values, dtype=np.float64), np.nan)
-    if array.ndim != 2 or array.size == 0:
-        raise InvalidInput(f"{name} has shape {array.shape}; give a slice with two dimensions")
-    return np.asarray(array)
-
-
-def _size(panels: int, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Panels 2.7 inches wide, as high as the slice's proportions ask for, within reason."""
-    height = 2.7 * min(2.0, max(0.4, shape[0] / shape[1]))
-    return 2.7 * panels + 0.9, height + 0.6
+def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            raise InvalidInput(f"there is no curve {name!r}; choose of {', '.join(known)}")
 
 
 def _above_lowest(costs: list[float]) -> list[float | None]:
     lowest = min(costs, default=0.0)
     return [cost - lowest if cost > lowest else None for cost in costs]
-
-
-def _largest(error: NDArray[np.float64]) -> float:
-    """A limit that a few outliers do not decide."""
-    known = np.abs(error[np.isfinite(error)])
-    return float(np.quantile(known, 0.995)) or 1.0 if known.size else 1.0
-
-
-def _image(
-    axis: Axes, panel: NDArray[np.float64], name: str, colours: str, low: float, high: float
-) -> Any:
-    axis.set_facecolor(MISSING_COLOUR)
-    axis.set_title(name, fontsize=10)
-    axis.set_xticks([])
-    axis.set_yticks([])
-    return axis.imshow(
-        np.ma.masked_invalid(panel),
-        cmap=colours,
-        vmin=low,
-        vmax=high,
-        interpolation="nearest",
-        aspect="equal",
-    )
 
 
 def _curve(
@@ -213,6 +202,7 @@ def _curve(
     axis.set_title(name, fontsize=10)
     axis.set_xlabel("iteration", fontsize=9)
     axis.set_xlim(min(iterations), max(max(iterations), min(iterations) + 1))
-    axis.tick_params(labelsize=8)
+    axis.tick_params(labelsize=8, which="both")
+    axis.locator_params(axis="x", nbins=6, integer=True)
     axis.grid(visible=True, color="0.9", linewidth=0.8)
     axis.spines[["top", "right"]].set_visible(False)

@@ -1,53 +1,250 @@
-"""The scripts of pipelines/ run, on data of their own and on files, and leave their pictures."""
+"""What pipelines read is what was written, whatever the format; their settings are accepted."""
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-SCRIPTS = Path(__file__).parent.parent / "pipelines/series"
+import slrt_dask as slrt
+from slrt_dask.config import FitSettings, read_settings
+from slrt_dask.errors import SlrtError
+
+PIPELINES = Path(__file__).parent.parent / "pipelines"
+FRAMES = np.random.default_rng(0).integers(0, 256, (16, 24, 5), dtype=np.uint8)
+COLOURS = np.random.default_rng(1).integers(0, 256, (16, 24, 3, 4), dtype=np.uint8)
 
 
-def run(name, *arguments):
-    runpy.run_path(str(SCRIPTS / name))["main"]([str(argument) for argument in arguments])
+@pytest.fixture
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(str(PIPELINES))
 
 
-def numbers(line):
-    return [float(word.rstrip("%")) for word in line.split() if word[0].isdigit()]
+def write_npy(path, frames):
+    np.save(path, frames)
 
 
-def test_a_series_of_ones_own_is_read(tmp_path, capsys):
-    samples = np.sin(0.3 * np.arange(80))
-    samples[30:35] = np.nan
-    np.save(tmp_path / "samples.npy", samples)
-    run("series.py", tmp_path / "samples.npy", "--rank", 2, "--forecast", 5, "--output", tmp_path)
-    assert "Completion(85, ranks (2,)" in capsys.readouterr().out
-    assert (tmp_path / "series.png").stat().st_size > 10_000
+def write_npz(path, frames):
+    np.savez(path, other=np.zeros(3), X=frames)
 
 
-def test_rows_and_columns_that_are_missing_are_filled(tmp_path, capsys):
-    run("image.py", "--size", 40, "--output", tmp_path)
-    told = capsys.readouterr().out
-    structured, plain = (
-        float(line.split("PSNR")[1].split()[0]) for line in told.splitlines() if "PSNR" in line
+def write_zarr(path, frames):
+    import zarr
+
+    zarr.create_array(path, data=frames, chunks=(8, 24, *(2 for _ in frames.shape[2:])))
+
+
+def write_netcdf(path, frames, engine="scipy"):
+    xarray = pytest.importorskip("xarray")
+    names = [f"mode{number}" for number in range(frames.ndim)]
+    xarray.Dataset({"X": (names, frames.astype(np.int16))}).to_netcdf(path, engine=engine)
+
+
+def write_netcdf4(path, frames):
+    pytest.importorskip("h5netcdf")
+    write_netcdf(path, frames, engine="h5netcdf")
+
+
+def write_folder(path, frames):
+    image = pytest.importorskip("PIL.Image")
+    path.mkdir()
+    for number in range(frames.shape[-1]):
+        image.fromarray(frames[..., number]).save(path / f"{number:03d}.png")
+    (path / "notes.txt").write_text("not an image")
+
+
+def write_video(path, frames):
+    """With a codec that keeps every bit."""
+    av = pytest.importorskip("av")
+    grey = frames.ndim == 3
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("ffv1", rate=10)
+        stream.height, stream.width = frames.shape[:2]
+        stream.pix_fmt = "gray" if grey else "bgr0"
+        for number in range(frames.shape[-1]):
+            image = np.ascontiguousarray(frames[..., number])
+            frame = av.VideoFrame.from_ndarray(image, format="gray" if grey else "rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+WRITERS = {
+    "frames.npy": write_npy,
+    "frames.npz": write_npz,
+    "frames.zarr": write_zarr,
+    "frames.nc": write_netcdf,
+    "frames4.nc": write_netcdf4,
+    "folder": write_folder,
+    "video.avi": write_video,
+}
+
+
+@pytest.mark.parametrize("frames", [FRAMES, COLOURS], ids=["grey", "colours"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_observations_of_the_array_it_came_from(name, frames, tmp_path):
+    path = tmp_path / name
+    WRITERS[name](path, frames)
+    array = slrt.open_array(path)
+    assert array.shape == frames.shape
+    np.testing.assert_array_equal(np.asarray(array), frames)
+    store = slrt.from_file(tmp_path / "store", path)
+    np.testing.assert_array_equal(store.to_array(), frames)
+
+
+def test_an_image_is_read_as_it_is_and_without_its_transparency(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    picture = COLOURS[..., 0]
+    opaque = np.concatenate([picture, np.full((16, 24, 1), 255, dtype=np.uint8)], axis=2)
+    for name, values, wanted in (
+        ("a.png", picture, picture),
+        ("b.png", opaque, picture),
+        ("c.png", picture[..., 0], picture[..., 0]),
+    ):
+        image.fromarray(values).save(tmp_path / name)
+        np.testing.assert_array_equal(slrt.open_array(tmp_path / name).compute(), wanted)
+
+
+@pytest.mark.parametrize("kind", ["zarr", "npz"])
+def test_a_mask_beside_an_array_says_what_is_missing(kind, tmp_path):
+    mask = FRAMES > 100
+    if kind == "npz":
+        np.savez(tmp_path / "masked.npz", X=FRAMES, mask=mask)
+    else:
+        import zarr
+
+        group = zarr.create_group(tmp_path / "masked.zarr")
+        group.create_array("X", data=FRAMES)
+        group.create_array("mask", data=mask)
+    array = slrt.open_array(tmp_path / f"masked.{kind}", key="X")
+    np.testing.assert_array_equal(array.compute(), np.where(mask, FRAMES, np.nan))
+
+
+def write_mismatched(path):
+    write_folder(path, FRAMES)
+    pytest.importorskip("PIL.Image").fromarray(FRAMES[:8, :, 0]).save(path / "999.png")
+    return path
+
+
+def write_text(path):
+    path.write_text("hello")
+    return path
+
+
+BAD = {
+    "nowhere.npz": (lambda path: path, None, "there is nothing at"),
+    "empty": (lambda path: path.mkdir() or path, None, "without a zarr array and without images"),
+    "text.png": (write_text, None, "cannot be read as an image"),
+    "text.mp4": (write_text, None, "cannot be read as a video"),
+    "text.nc": (write_text, None, "netCDF"),
+    "text.xyz": (write_text, None, "unknown file type"),
+    "frames.mp4": (write_text, "X", "key='X' has no meaning"),
+    "mixed": (write_mismatched, None, r"999.png has shape \(8, 24\), unlike"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_read_is_refused_in_a_sentence(name, tmp_path):
+    write, key, words = BAD[name]
+    with pytest.raises(SlrtError, match=words):
+        np.asarray(slrt.open_array(write(tmp_path / name), key=key))
+
+
+def test_hidden_and_held_out_entries_are_those_of_the_data(scripts, tmp_path):
+    import shared
+
+    arguments = shared.parser("", observed=0.3).parse_args([])
+    array = shared.lazy(FRAMES).rechunk((8, 12, 2))
+    train, test = shared.hide(array, arguments, tmp_path, 0.3)
+    seen, held = train.to_array(), test.to_array()
+    both = ~np.isnan(seen) & ~np.isnan(held)
+    assert not both.any()
+    for part, store in ((seen, train), (held, test)):
+        known = ~np.isnan(part)
+        np.testing.assert_array_equal(part[known], FRAMES[known])
+        assert abs(store.nnz / FRAMES.size - 0.3) < 0.05
+    np.testing.assert_array_equal(
+        shared.observed_at(train, 2, [4, 1]), np.stack([seen[..., 4], seen[..., 1]], axis=-1)
     )
-    assert structured > plain + 10.0
-    assert (tmp_path / "image.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("given", [(), ("--hide", "9,13")])
-def test_days_that_are_missing_are_filled(given, tmp_path, capsys):
-    generator = np.random.default_rng(0)
-    day = 5.0 + 100.0 * np.exp(-0.5 * ((np.arange(12) - 4.0) / 2.0) ** 2)
-    week = np.where(np.arange(21) % 7 < 5, 1.0, 0.5)
-    counts = generator.poisson(np.einsum("p,d,t->pdt", [1.0, 2.0, 3.0], week, day))
-    np.savez(tmp_path / "counts.npz", counts=counts)
-    run("traffic.py", tmp_path / "counts.npz", "--output", tmp_path, *given)
-    told = capsys.readouterr().out.splitlines()
-    errors = {line[:25].strip(): numbers(line[25:]) for line in told[1:5]}
-    assert np.mean(errors["with Hankel"]) < np.mean(errors["mean of all days"])
-    assert np.mean(errors["with Hankel"]) < 0.5 * np.mean(errors["low rank only"])
-    assert (tmp_path / "traffic.png").stat().st_size > 10_000
+def test_of_data_with_gaps_all_that_is_known_is_used(scripts, tmp_path):
+    import shared
+
+    arguments = shared.parser("", observed=0.1).parse_args([])
+    gaps = np.where(FRAMES > 128, FRAMES, np.nan)
+    train, test = shared.hide(shared.lazy(gaps), arguments, tmp_path, 0.1)
+    assert train.nnz + test.nnz == np.count_nonzero(FRAMES > 128)
+
+
+RATED = np.array([[7, 30, 4, 0], [7, 12, 5, 700_000], [9, 30, 1, 1_500_000], [2, 12, 3, 10]])
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "header"),
+    [("u.data", "\t", ""), ("ratings.csv", ",", "userId,movieId,rating,timestamp\n"),
+     ("ratings.dat", "::", "")],
+)  # fmt: skip
+def test_ratings_of_any_format_are_the_same(name, separator, header, scripts, tmp_path):
+    from rating_files import read_ratings
+
+    lines = [separator.join(str(number) for number in row) for row in RATED]
+    (tmp_path / name).write_text(header + "\n".join(lines) + "\n")
+    ratings = read_ratings(tmp_path / name)
+    np.testing.assert_array_equal(ratings.indices, [[1, 1, 2, 0], [1, 0, 1, 0], [0, 1, 2, 0]])
+    np.testing.assert_array_equal(ratings.values, [4, 5, 1, 3])
+    assert ratings.shape == (3, 2, 3)
+    user, item, time = ratings.indices
+    np.savez(tmp_path / "r.npz", user=user, item=item, time=time, rating=ratings.values)
+    again = read_ratings(tmp_path / "r.npz")
+    np.testing.assert_array_equal(again.indices, ratings.indices)
+    assert again.shape == ratings.shape
+
+
+def test_files_that_are_no_ratings_are_refused_in_a_sentence(scripts, tmp_path):
+    from rating_files import read_ratings
+
+    for name, content, words in (
+        ("ratings.csv", "1,2\n3,4\n", "does not have a user"),
+        ("ratings.xyz", "1,2,3,4\n", "unknown kind"),
+        ("u.data", "", "has no ratings"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(SlrtError, match=words):
+            read_ratings(tmp_path / name)
+    with pytest.raises(SlrtError, match="nothing at"):
+        read_ratings(tmp_path / "nowhere.csv")
+    np.savez(tmp_path / "r.npz", user=[1])
+    with pytest.raises(SlrtError, match="no array 'item'"):
+        read_ratings(tmp_path / "r.npz")
+
+
+@pytest.mark.parametrize("path", sorted(PIPELINES.glob("*/*.toml")), ids=lambda path: path.name)
+def test_settings_of_pipelines_are_accepted(path):
+    settings = FitSettings(**read_settings(path))
+    assert settings.max_iterations > 0
+
+
+def test_what_is_given_in_a_command_wins_over_the_file(scripts):
+    import shared
+
+    toml = PIPELINES / "video/video.toml"
+    parser = shared.parser("")
+    plain = shared.settings(parser.parse_args([]), toml, (100, 100, 100))
+    assert plain == read_settings(toml)
+    given = parser.parse_args(["--ranks", "4,5,6", "--C", "2", "--max-iterations", "3"])
+    found = shared.settings(given, toml, (100, 100, 5))
+    assert (found["ranks"], found["C"], found["max_iterations"]) == ((4, 5, 5), 2.0, 3)
+    assert shared.settings(parser.parse_args(["--auto"]), toml, (9, 9, 9)) == {"ranks": "auto"}
+
+
+def test_a_plan_says_what_a_fit_would_need(store_of):
+    store = store_of(np.ones((6, 5, 4), dtype=bool), np.arange(120.0).reshape(6, 5, 4))
+    plain = slrt.plan(store, (2, 2, 2))
+    bounded = slrt.plan(store, (2, 2, 2), constraint=slrt.Nonnegative())
+    rows = slrt.plan(store, (2, 2, 2), constraint=slrt.Linear.rising(store.shape, mode=0))
+    assert plain.in_memory
+    assert (plain.extra, bounded.extra, rows.rows) == (None, 0, 5 * 5 * 4)
+    assert "total per worker" in str(plain)
+    with pytest.raises(SlrtError, match="ranks that are known"):
+        slrt.plan(store, "auto")

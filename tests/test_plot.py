@@ -10,7 +10,16 @@ import pytest
 
 from slrt_dask.errors import InvalidInput, MissingDependency
 from slrt_dask.optim.records import IterationRecord
-from slrt_dask.plot import completion_figure, convergence_figure, save_figure, tuning_figure
+from slrt_dask.plot import (
+    completion_figure,
+    convergence_figure,
+    frames_figure,
+    prediction_figure,
+    save_figure,
+    series_figure,
+    spectra_figure,
+    tuning_figure,
+)
 from slrt_dask.tuning.candidate import Candidate
 from slrt_dask.tuning.search import Tried
 
@@ -117,3 +126,70 @@ def test_a_search_is_drawn_with_its_best_and_none_is_refused():
     assert by_order.lines[1].get_ydata().tolist() == [10.0, 5.0, 2.0, 1.0, 1.0, 1.0]
     with pytest.raises(InvalidInput, match="no settings"):
         tuning_figure([])
+
+
+def test_only_the_curves_asked_for_are_drawn():
+    wanted = ["gradient norm", "certified relative gap"]
+    assert titles(convergence_figure(RECORDS, only=wanted)) == wanted
+    with pytest.raises(InvalidInput, match="no curve 'speed'"):
+        convergence_figure(RECORDS, only=["speed"])
+
+
+@pytest.mark.parametrize("shape", [(6, 9, 2), (6, 9, 3, 2)], ids=["grey", "colours"])
+def test_frames_have_a_row_for_truth_observed_completed_and_error(shape):
+    truth = np.random.default_rng(0).random(shape)
+    observed = np.where(truth > 0.5, truth, np.nan)
+    figure = frames_figure(truth, observed, truth + 0.25, names=["frame 0", "frame 5"])
+    panels = [axis for axis in figure.axes if axis.images]
+    assert len(panels) == 4 * 2
+    assert titles(figure) == ["frame 0", "frame 5"]
+    rows = [axis.get_ylabel() for axis in panels if axis.get_ylabel()]
+    assert rows == ["truth", "observed", "completed", "error (RMSE 0.25)"]
+    np.testing.assert_allclose(panels[-1].images[0].get_array(), 0.25)
+    assert len([a for a in frames_figure(None, observed, truth).axes if a.images]) == 2 * 2
+    with pytest.raises(InvalidInput, match="observed has shape"):
+        frames_figure(None, observed[:3], truth)
+    with pytest.raises(InvalidInput, match="give \\(rows, columns, frames\\)"):
+        frames_figure(None, observed[..., 0, 0], truth)
+
+
+def test_a_single_frame_is_a_row_of_panels():
+    picture = np.random.default_rng(0).random((6, 9, 3, 1))
+    figure = frames_figure(picture, picture, picture)
+    assert titles(figure) == ["truth", "observed", "completed", "error (RMSE 0)"]
+
+
+def test_spectra_show_truth_completed_and_dots_at_what_was_observed():
+    truth = np.arange(10.0).reshape(2, 5)
+    observed = np.where(truth % 2 == 0, truth, np.nan)
+    figure = spectra_figure(truth, observed, truth + 1.0, names=["here", "there"])
+    assert titles(figure) == ["here", "there"]
+    for number, axis in enumerate(figure.axes):
+        for line, wanted in zip(axis.lines, (truth, truth + 1.0, observed), strict=True):
+            np.testing.assert_array_equal(line.get_ydata(), wanted[number])
+    with pytest.raises(InvalidInput, match="same shape"):
+        spectra_figure(None, observed, truth[:1])
+
+
+@pytest.mark.parametrize("values", [5, 400])
+def test_predictions_are_grouped_by_what_they_should_be(values):
+    true = np.random.default_rng(0).integers(1, values + 1, 3000).astype(float)
+    figure = prediction_figure(true, true + 0.5, unit="rating")
+    medians = [line for line in figure.axes[0].lines if line.get_color() == "#D55E00"]
+    assert len(medians) == min(values, 10)
+    if values == 5:
+        assert [line.get_ydata()[0] for line in medians] == [1.5, 2.5, 3.5, 4.5, 5.5]
+    assert titles(figure) == ["RMSE 0.5"]
+    with pytest.raises(InvalidInput, match="as many of both"):
+        prediction_figure(true, true[:-1])
+
+
+def test_of_a_series_the_truth_is_drawn_where_it_was_missing():
+    truth = np.arange(8.0)
+    known = np.where(truth < 5, truth, np.nan)
+    lines = {
+        line.get_label(): line for line in series_figure(known, truth + 1.0, truth).axes[0].lines
+    }
+    np.testing.assert_array_equal(lines["known"].get_ydata(), known)
+    np.testing.assert_array_equal(lines["filled in"].get_ydata()[5:], [6.0, 7.0, 8.0])
+    assert np.isnan(lines["truth"].get_ydata()[:5]).all()

@@ -1,83 +1,89 @@
-"""Hide most of a full array, complete it from the rest, and score the prediction.
+"""Complete a hyperspectral cube, or a colour image, from a tenth of its entries.
 
-    python pipelines/hyperspectral/run.py cube.npz
-    python pipelines/hyperspectral/run.py image.npz --config pipelines/hyperspectral/image.toml
-    python pipelines/hyperspectral/run.py image.npz --auto
+    python pipelines/hyperspectral/run.py                    a landscape made here
+    python pipelines/hyperspectral/run.py indian-pines       the scene that tensorly brings
+    python pipelines/hyperspectral/run.py cube.zarr          (rows, columns, bands); or .npz, .nc
+    python pipelines/hyperspectral/run.py photo.png --auto   an image; astronaut is scikit-image's
 
-The array (.npy, .npz or zarr; any order) is scaled to [0, 1] by its largest magnitude. A random
-part of it is observed, another random part is held out for the score, the rest is not used.
+Nine tenths of full data are hidden, and a tenth of the entries scores the answer. Where something
+is missing already (NaN, a mask, or --missing 0), all that is known but a tenth is used.
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-import time
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).parents[1]))
+import shared
+
 import slrt_dask as slrt
-from slrt_dask.config import read_settings
+from slrt_dask.demo import scene
+from slrt_dask.plot import completion_figure, frames_figure, spectra_figure
 
 HERE = Path(__file__).parent
+OBSERVED = 0.1
+MOST_COLOURS = 4
 
 
-def read_array(path: Path, key: str | None) -> np.ndarray:
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as content:
-            return content[key or content.files[0]].astype(np.float64)
-    if path.suffix == ".npy":
-        return np.load(path, allow_pickle=False).astype(np.float64)
-    import zarr
-
-    return np.asarray(zarr.open_array(path, mode="r")[...], dtype=np.float64)
+def noisy_scene(seed: int, small: bool) -> np.ndarray:
+    cube = scene()[:, :, ::4] if small else scene()
+    return cube + 0.01 * np.random.default_rng(seed).standard_normal(cube.shape)
 
 
-def observe(array: np.ndarray, fraction: float, seed: int, directory: Path) -> tuple:
-    """Stores of the observed and of the held-out entries, both `fraction` of the array."""
-    chosen = np.random.default_rng(seed).permutation(array.size)
-    count = int(fraction * array.size)
-    stores = []
-    for name, places in (("train", chosen[:count]), ("test", chosen[count : 2 * count])):
-        indices = np.stack(np.unravel_index(places, array.shape))
-        path = directory / name
-        stores.append(slrt.from_coo(path, indices, array[tuple(indices)], array.shape))
-    return tuple(stores)
+def pictures(cube, fitted: shared.Fitted, name: str) -> dict:
+    """One band, and the spectra of three places."""
+    truth = cube if shared.is_full(cube) else None
+    rows, columns, bands = cube.shape
+    band, completed = (2 * bands) // 3, fitted.done.to_dask()
+    shown = completion_figure(
+        None if truth is None else truth[:, :, band].compute(),
+        shared.observed_at(fitted.train, 2, [band])[:, :, 0],
+        completed[:, :, band].compute(),
+        title=f"Band {band} of {bands} of {name}",
+    )
+    places = [(rows // 4, columns // 4), (rows // 2, columns // 2), (3 * rows // 4, columns // 3)]
+    seen = shared.observed_at(fitted.train, 0, [row for row, _ in places])
+    spectra = spectra_figure(
+        None if truth is None else np.stack([truth[place].compute() for place in places]),
+        np.stack([seen[number, column] for number, (_, column) in enumerate(places)]),
+        np.stack([completed[place].compute() for place in places]),
+        names=[f"row {row}, column {column}" for row, column in places],
+        title=f"Spectra of {name}",
+    )
+    return {"band": shown, "spectra": spectra}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("array", type=Path)
-    parser.add_argument("--key", help="which array of an .npz")
-    parser.add_argument("--config", type=Path, default=HERE / "hyperspectral.toml")
-    parser.add_argument("--observed", type=float, default=0.1)
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of entries")
-    parser.add_argument("--method", choices=("auto", "rcg", "rtr"))
+def image_pictures(image, fitted: shared.Fitted, name: str) -> dict:
+    truth = image[..., None].compute() if shared.is_full(image) else None
+    seen = fitted.train.to_array()[..., None]
+    completed = fitted.done.to_dask()[..., None].compute()
+    return {"image": frames_figure(truth, seen, completed, peak=shared.peak(image), title=name)}
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = shared.parser(__doc__, observed=OBSERVED)
     parser.add_argument("--nonnegative", action="store_true", help="no entry below zero")
-    parser.add_argument("--auto", action="store_true", help="search for ranks and weights")
-    arguments = parser.parse_args()
-
-    settings = {"ranks": "auto"} if arguments.auto else read_settings(arguments.config)
-    if arguments.method:
-        settings["method"] = arguments.method
-    if arguments.nonnegative:
-        settings["constraint"] = slrt.Nonnegative()
-    array = read_array(arguments.array, arguments.key)
-    array /= np.abs(array).max()
-    with tempfile.TemporaryDirectory() as directory:
-        train, test = observe(array, arguments.observed, arguments.seed, Path(directory))
-        began = time.perf_counter()
-        done = slrt.complete(train, settings.pop("ranks"), **settings)
-        seconds = time.perf_counter() - began
-        scores = slrt.evaluate(done, test, peak=1.0)
-    print(done)
-    if arguments.auto:
-        print(done.records[0].event)
-    print(f"test RMSE {scores.rmse:.5f}   PSNR {scores.psnr:.2f} dB   on {scores.count:,} entries")
-    sweeps = sum(record.sweeps for record in done.records)
-    print(f"{len(done.records) - 1} iterations, {sweeps} sweeps, {seconds:.1f} s")
+    arguments = parser.parse_args(given)
+    cube = shared.data(arguments, lambda: noisy_scene(arguments.seed, arguments.small))
+    if cube.ndim != 3:
+        raise shared.InvalidInput(f"the data have shape {cube.shape}; give rows, columns and bands")
+    name = shared.title(arguments, "a landscape")
+    is_image = cube.shape[2] <= MOST_COLOURS
+    config = HERE / ("image.toml" if is_image else "hyperspectral.toml")
+    with shared.workspace() as directory:
+        train, test = shared.hide(cube, arguments, directory, OBSERVED)
+        options = shared.settings(arguments, config, cube.shape)
+        if arguments.nonnegative:
+            options["constraint"] = slrt.Nonnegative()
+        fitted = shared.fit(train, test, options, arguments.workers)
+        shared.report(fitted, top=shared.peak(cube))
+        made = (image_pictures if is_image else pictures)(cube, fitted, name)
+        shared.draw(fitted, arguments.output, "hyperspectral", made)
 
 
 if __name__ == "__main__":
-    main()
+    shared.run(main)

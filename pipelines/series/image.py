@@ -12,19 +12,21 @@ damaged image are missing; without one, a fifth of both is hidden at random.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).parents[1]))
+import shared
+
 import slrt_dask as slrt
-from slrt_dask.config import read_settings
-from slrt_dask.plot import completion_figure, save_figure
+from slrt_dask.plot import frames_figure
 
 HERE = Path(__file__).parent
 WINDOW, DEVIATION = 8, 1e-2
+PLAIN = {"ranks": (20, 20, 3), "C": 10.0, "center": True, "max_iterations": 20}
 
 
 def texture(size: int) -> np.ndarray:
@@ -35,83 +37,54 @@ def texture(size: int) -> np.ndarray:
     return 0.5 + 0.25 * np.stack(mixed, axis=-1)
 
 
-def read_image(path: Path, key: str | None) -> np.ndarray:
-    """(rows, columns, colours), scaled to at most 1."""
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as content:
-            image = content[key or content.files[0]].astype(np.float64)
-    else:
-        from matplotlib.image import imread
-
-        image = np.asarray(imread(path), dtype=np.float64)
-    image = image[..., None] if image.ndim == 2 else image[..., :3]
-    return image / max(1.0, image.max())
+def read(arguments, key: str | None) -> np.ndarray:
+    """(rows, columns, colours)"""
+    arguments.key = key
+    image = shared.data(arguments, lambda: texture(40 if arguments.small else 96)).compute()
+    return image[..., None] if image.ndim == 2 else image[..., :3]
 
 
-def missing_lines(
-    image: np.ndarray, damaged: np.ndarray | None, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows and which columns are missing."""
-    if damaged is not None:
-        return (damaged == 0).all(axis=(1, 2)), (damaged == 0).all(axis=(0, 2))
-    generator = np.random.default_rng(seed)
-    rows, columns = (generator.random(length) < 0.2 for length in image.shape[:2])
-    return rows, columns
-
-
-def fill_rows(known: np.ndarray, settings: dict) -> np.ndarray:
+def fit_rows(known: np.ndarray, arguments, directory: Path) -> shared.Fitted:
     """Complete an image, NaN where it is not known, from the rows of which something is."""
-    hankel = slrt.Hankel((known.shape[0] - WINDOW + 1, 1, 1), DEVIATION)
-    with tempfile.TemporaryDirectory() as directory:
-        store = slrt.from_array(Path(directory) / "image", known)
-        options = {name: value for name, value in settings.items() if name != "ranks"}
-        done = slrt.complete(store, settings["ranks"], constraint=hankel, **options)
-        return done.to_dask().compute()
+    options = shared.settings(arguments, HERE / "image.toml", known.shape)
+    options["constraint"] = slrt.Hankel((known.shape[0] - WINDOW + 1, 1, 1), DEVIATION)
+    store = slrt.from_array(directory, known)
+    return shared.fit(store, None, options, arguments.workers)
 
 
-def fill(image: np.ndarray, rows: np.ndarray, columns: np.ndarray, settings: dict) -> np.ndarray:
-    known = np.where((rows[:, None] | columns)[..., None], np.nan, image)
-    filled = np.where(np.isnan(known), fill_rows(known, settings), known)
-    filled[:, columns] = np.nan
-    turned = filled.transpose(1, 0, 2)
-    return np.where(np.isnan(turned), fill_rows(turned, settings), turned).transpose(1, 0, 2)
-
-
-def plain(image: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-    """Low rank without the structure, for comparison."""
-    with tempfile.TemporaryDirectory() as directory:
-        store = slrt.from_array(Path(directory) / "image", np.where(hidden, np.nan, image))
-        ranks = tuple(min(20, length) for length in image.shape)
-        done = slrt.complete(store, ranks, C=10.0, center=True, max_iterations=20)
-        return done.to_dask().compute()
+def filled(known: np.ndarray, fitted: shared.Fitted) -> np.ndarray:
+    return np.where(np.isnan(known), fitted.done.to_dask().compute(), known)
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("image", type=Path, nargs="?", help="picture, or .npz of arrays")
-    parser.add_argument("--key", help="the full image in an .npz")
-    parser.add_argument("--damaged", help="the damaged one in an .npz, black where missing")
-    parser.add_argument("--size", type=int, default=96, help="of the texture made here")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("."), help="directory of the picture")
+    parser = shared.parser(__doc__)
+    parser.add_argument("--damaged", help="the damaged image in an .npz, black where missing")
     arguments = parser.parse_args(given)
-
-    path = arguments.image
-    image = read_image(path, arguments.key) if path else texture(arguments.size)
-    damaged = read_image(path, arguments.damaged) if arguments.damaged else None
-    rows, columns = missing_lines(image, damaged, arguments.seed)
+    name, image = shared.title(arguments, "a texture"), read(arguments, arguments.key)
+    image = image.astype(np.float64)
+    rows, columns = (np.random.default_rng(arguments.seed).random(n) < 0.2 for n in image.shape[:2])
+    if arguments.damaged:
+        black = read(arguments, arguments.damaged) == 0
+        rows, columns = black.all(axis=(1, 2)), black.all(axis=(0, 2))
     hidden = np.broadcast_to((rows[:, None] | columns)[..., None], image.shape)
-    completed = fill(image, rows, columns, read_settings(HERE / "image.toml"))
-    print(f"missing        {rows.sum()} rows, {columns.sum()} columns, {hidden.mean():.0%}")
-    for name, answer in (("with Hankel", completed), ("low rank only", plain(image, hidden))):
-        error = np.mean((answer - image)[hidden] ** 2)
-        print(f"{name:14} PSNR {-10 * np.log10(error):.2f} dB on the missing pixels")
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    picture = arguments.output / "image.png"
-    truth, observed = image[..., 0], np.where(hidden, np.nan, image)[..., 0]
-    save_figure(completion_figure(truth, observed, completed[..., 0], title="Image"), picture)
-    print(f"picture        {picture}")
+    known = np.where(hidden, np.nan, image)
+    with shared.workspace() as directory:
+        first = fit_rows(known, arguments, directory / "rows")
+        half = filled(known, first)
+        half[:, columns] = np.nan
+        turned = half.transpose(1, 0, 2)
+        second = fit_rows(turned, arguments, directory / "columns")
+        completed = filled(turned, second).transpose(1, 0, 2)
+        ranks = tuple(min(pair) for pair in zip(PLAIN["ranks"], image.shape, strict=True))
+        plain = shared.fit(first.train, None, {**PLAIN, "ranks": ranks}).done.to_dask().compute()
+        missing = f"{rows.sum()} rows, {columns.sum()} columns"
+        shared.report(second, more=[("missing", missing)])
+        answers = {"with Hankel": completed, "low rank only": plain}
+        shared.compare(image, hidden, first.train.mean, answers, top=np.nanmax(image))
+        panels = (part[..., None] for part in (image, known, completed))
+        figure = frames_figure(*panels, title=f"Rows and columns missing from {name}")
+        shared.draw(second, arguments.output, "image", {"filled": figure})
 
 
 if __name__ == "__main__":
-    main()
+    shared.run(main)

@@ -1,27 +1,29 @@
 """Fill the gaps of a series and forecast what comes next, by Hankel structure.
 
     python pipelines/series/series.py                     four waves, a gap of 50, 50 to forecast
-    python pipelines/series/series.py samples.npy --rank 12 --forecast 24 --output pictures
+    python pipelines/series/series.py samples.npy --ranks 12 --forecast 24 --output pictures
 
-A file (.npy, or text with a number a line) has NaN where samples are missing. The picture shows
-what was known, what was filled in, and the forecast.
+A file (.npy, .npz, zarr, .nc, or .txt with a number a line) has NaN where samples are missing. In
+one without any, a gap is made in its middle, to score the answer there.
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).parents[1]))
+import shared
+
 import slrt_dask as slrt
-from slrt_dask.config import read_settings
-from slrt_dask.plot import save_figure, series_figure
+from slrt_dask.plot import series_figure
 
 HERE = Path(__file__).parent
-GAP = 50
+OFFSETS = 0.4
+"""Of the windows, as a part of the samples."""
 
 
 def four_waves(length: int, seed: int) -> np.ndarray:
@@ -33,55 +35,44 @@ def four_waves(length: int, seed: int) -> np.ndarray:
     return waves.sum(axis=0)
 
 
-def read_samples(path: Path) -> np.ndarray:
-    samples = np.load(path) if path.suffix == ".npy" else np.loadtxt(path)
-    return np.asarray(samples, dtype=np.float64).reshape(-1)
-
-
-def complete(known: np.ndarray, settings: dict, rank: int | None) -> slrt.Completion:
-    """Fit the samples that are known; windows keep the proportion that the settings have."""
-    tau = max(2, round(0.4 * len(known)))
-    settings = {**settings, "constraint": slrt.Hankel(tau)}
-    ranks = (rank,) if rank else settings["ranks"]
-    settings.pop("ranks")
-    with tempfile.TemporaryDirectory() as directory:
-        store = slrt.from_array(Path(directory) / "series", known)
-        return slrt.complete(store, ranks, **settings)
+def samples(arguments) -> np.ndarray:
+    """What is known, and what comes after it: NaN, but for the series that is made here."""
+    length = 300 if arguments.small else 1000
+    if arguments.path is None:
+        return four_waves(length + arguments.forecast, arguments.seed)
+    if arguments.path.endswith(".txt"):
+        known = np.loadtxt(arguments.path, dtype=np.float64)
+    else:
+        known = shared.data(arguments, lambda: None).compute()
+    return np.concatenate([known.reshape(-1), np.full(arguments.forecast, np.nan)])
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("samples", type=Path, nargs="?", help="a file of your own")
-    parser.add_argument("--length", type=int, default=1000, help="of the series made here")
-    parser.add_argument("--forecast", type=int, default=GAP, help="samples to add at the end")
-    parser.add_argument("--rank", type=int, help="columns for the waves, two for each")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("."), help="directory of the picture")
+    parser = shared.parser(__doc__)
+    parser.add_argument("--forecast", type=int, default=50, help="samples to add at the end")
     arguments = parser.parse_args(given)
-
-    if arguments.samples:
-        truth, known = None, read_samples(arguments.samples)
-        known = np.concatenate([known, np.full(arguments.forecast, np.nan)])
-    else:
-        truth = four_waves(arguments.length + arguments.forecast, arguments.seed)
-        known = truth.copy()
-        known[len(known) // 2 : len(known) // 2 + GAP] = np.nan
-        known[arguments.length :] = np.nan
-    done = complete(known, read_settings(HERE / "series.toml"), arguments.rank)
-    completed = done.to_dask().compute()
-    print(done)
-    if truth is not None:
-        for name, part in (
-            ("gap", slice(len(known) // 2, len(known) // 2 + GAP)),
-            ("forecast", slice(arguments.length, None)),
-        ):
-            error = np.linalg.norm((completed - truth)[part]) / np.linalg.norm(truth[part])
-            print(f"{name:12} relative error {error:.2%}")
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    picture = arguments.output / "series.png"
-    save_figure(series_figure(known, completed, truth, title="Gap and forecast"), picture)
-    print(f"picture      {picture}")
+    truth = samples(arguments)
+    count, known = len(truth) - arguments.forecast, truth.copy()
+    known[count:] = np.nan
+    if not np.isnan(known[:count]).any():
+        known[count // 2 : count // 2 + count // 20] = np.nan
+    hidden = np.isnan(known) & ~np.isnan(truth)
+    with shared.workspace() as directory:
+        train = slrt.from_array(directory / "train", known)
+        held_out = np.where(hidden, truth, np.nan)
+        test = slrt.from_array(directory / "test", held_out) if hidden.any() else None
+        options = shared.settings(arguments, HERE / "series.toml", truth.shape)
+        options["constraint"] = slrt.Hankel(max(2, round(OFFSETS * len(truth))))
+        fitted = shared.fit(train, test, options, arguments.workers)
+        shared.report(fitted)
+        figure = series_figure(
+            known,
+            fitted.done.to_dask().compute(),
+            truth if arguments.path is None else None,
+            title="A gap, and a forecast",
+        )
+        shared.draw(fitted, arguments.output, "series", {"filled": figure})
 
 
 if __name__ == "__main__":
-    main()
+    shared.run(main)

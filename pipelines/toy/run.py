@@ -1,92 +1,89 @@
 """The paper's toy experiments: nonnegative and Hankel completion, and how fast they converge.
 
-    python pipelines/toy/run.py     prints tables, leaves toy-nonnegative.png, toy-hankel.png, …
-    python pipelines/toy/run.py --structure nonnegative --output pictures --seed 3
+    python pipelines/toy/run.py                               tables, and pictures of each
+    python pipelines/toy/run.py --only nonnegative --output pictures --seed 3
 
 A nonnegative tensor of 100 × 100 × 3, of rank five and without noise, is observed at a tenth of its
-entries. The picture has the curves of the paper's figure: gradient norm, and relative duality gap,
-by iteration. `waves` is a tensor that does have Hankel structure: two plane waves, with phases of
-their own in each of three channels, observed at a fifth of 48 × 48 × 3 entries.
+entries. toy-nonnegative.png and toy-hankel.png have the curves of the paper's two figures: gradient
+norm, and relative duality gap, by iteration. `waves` is a tensor that does have Hankel structure:
+two plane waves, with phases of their own in each of three channels, 48 × 48 × 3, a fifth observed.
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-import slrt_dask as slrt
-from slrt_dask.config import read_settings
-from slrt_dask.plot import convergence_figure, save_figure
+sys.path.append(str(Path(__file__).parents[1]))
+import shared
+
+from slrt_dask.plot import completion_figure, convergence_figure, save_figure
 
 HERE = Path(__file__).parent
-CONFIGS = {"nonnegative": "toy.toml", "hankel": "hankel.toml", "waves": "waves.toml"}
-SHAPE = (100, 100, 3)
+EXPERIMENTS = {"nonnegative": "toy.toml", "hankel": "hankel.toml", "waves": "waves.toml"}
 RANK = 5
+PAPER_CURVES = ("gradient norm", "certified relative gap")
 
 
-def nonnegative_tensor(seed: int) -> np.ndarray:
+def nonnegative_tensor(size: int, seed: int) -> np.ndarray:
     """A sum of nonnegative terms of rank one, scaled to a maximum of one."""
     generator = np.random.default_rng(seed)
-    factors = [generator.random((length, RANK)) for length in SHAPE]
+    factors = [generator.random((length, RANK)) for length in (size, size, 3)]
     tensor = np.einsum("ia,ja,ka->ijk", *factors)
     return tensor / tensor.max()
 
 
-def plane_waves(seed: int) -> np.ndarray:
+def plane_waves(size: int, seed: int) -> np.ndarray:
     """Two of random directions, with random phases in every channel; standard deviation one."""
     generator = np.random.default_rng(seed)
-    x, y = np.meshgrid(np.arange(48), np.arange(48), indexing="ij")
-    tensor = np.zeros((48, 48, 3))
+    x, y = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
+    tensor = np.zeros((size, size, 3))
     for along, across in 0.2 + 1.5 * generator.random((2, 2)):
         phases = 2 * np.pi * generator.random(3)
         tensor += np.cos(along * x[..., None] + across * y[..., None] + phases)
     return tensor / tensor.std()
 
 
-def observe(tensor: np.ndarray, part: float, seed: int, path: Path) -> slrt.ObservationStore:
-    count = int(part * tensor.size)
-    places = np.random.default_rng(seed + 1).permutation(tensor.size)[:count]
-    indices = np.stack(np.unravel_index(places, tensor.shape))
-    return slrt.from_coo(path, indices, tensor[tuple(indices)], tensor.shape)
-
-
-def report(name: str, done: slrt.Completion, tensor: np.ndarray, output: Path) -> None:
-    """Print how a fit ended, and leave its curves."""
-    error = done.to_dask().compute() - tensor
-    first, last = done.records[0], done.records[-1]
-    print(done)
-    print(f"iterations        {last.iteration}, {sum(row.sweeps for row in done.records)} sweeps")
-    print(f"seconds           {last.seconds:.0f}")
-    print(f"gradient norm     {first.gradient_norm:.3g} at first, {last.gradient_norm:.3g} at last")
-    print(f"relative gap      {done.certificate.relative_gap:.2g}")
-    print(f"violation         {done.certificate.violation:.2g}")
-    print(f"RMSE everywhere   {np.sqrt(np.mean(error**2)):.4g}")
-    save_figure(convergence_figure(done.records, title=f"{name} completion"), output)
-    print(f"curves            {output}\n")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--structure", choices=[*CONFIGS, "all"], default="all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("."), help="directory of the pictures")
-    arguments = parser.parse_args()
-
-    names = list(CONFIGS) if arguments.structure == "all" else [arguments.structure]
+def experiment(name: str, arguments, directory: Path) -> None:
+    waves, size = name == "waves", 40 if arguments.small else 100
+    tensor = plane_waves(min(size, 48), arguments.seed) if waves else nonnegative_tensor(
+        size, arguments.seed)  # fmt: skip
+    share = 0.2 if waves else 0.1
+    train, test = shared.hide(shared.lazy(tensor), arguments, directory / name, share)
+    options = shared.settings(arguments, HERE / EXPERIMENTS[name], tensor.shape)
+    print(f"\n{name.capitalize()}\n")
+    fitted = shared.fit(train, test, options, arguments.workers)
+    gradients = [row.gradient_norm for row in fitted.done.records]
+    change = f"{gradients[0]:.3g} at first, {gradients[-1]:.3g} at last"
+    violation = f"{fitted.done.certificate.violation:.2g}"
+    shared.report(fitted, more=[("gradient norm", change), ("violation", violation)])
+    curves = convergence_figure(
+        fitted.done.records, title=f"{name.capitalize()} completion", only=PAPER_CURVES
+    )
+    slices = completion_figure(
+        tensor[..., 0],
+        shared.observed_at(train, 2, [0])[..., 0],
+        fitted.done.to_dask()[..., 0].compute(),
+        title=f"{name.capitalize()}: the first of three slices",
+    )
     arguments.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as directory:
-        for name in names:
-            waves = name == "waves"
-            tensor = (plane_waves if waves else nonnegative_tensor)(arguments.seed)
-            path = Path(directory) / name
-            store = observe(tensor, 0.2 if waves else 0.1, arguments.seed, path)
-            settings = read_settings(HERE / CONFIGS[name])
-            done = slrt.complete(store, settings.pop("ranks"), **settings)
-            report(name.capitalize(), done, tensor, arguments.output / f"toy-{name}.png")
+    for kind, figure in (("", curves), ("-slice", slices)):
+        path = arguments.output / f"toy-{name}{kind}.png"
+        save_figure(figure, path)
+        shared.table([("picture", str(path))])
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = shared.parser(__doc__, observed=0.1, path=False)
+    parser.add_argument("--only", choices=list(EXPERIMENTS), help="one of the experiments")
+    arguments = parser.parse_args(given)
+    with shared.workspace() as directory:
+        for name in EXPERIMENTS if arguments.only is None else [arguments.only]:
+            experiment(name, arguments, directory)
 
 
 if __name__ == "__main__":
-    main()
+    shared.run(main)

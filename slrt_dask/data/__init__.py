@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slrt_dask.data.arrays import from_array
 from slrt_dask.data.coo import from_batches, from_coo
+from slrt_dask.data.dense import open_array
 from slrt_dask.data.files import from_file
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.data.layout import (
@@ -28,6 +29,7 @@ __all__ = [
     "from_file",
     "low_rank_observations",
     "low_rank_tensor",
+    "open_array",
     "open_store",
     "read_header",
     "read_partition",

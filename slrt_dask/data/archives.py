@@ -26,6 +26,8 @@ from slrt_dask.data.libraries import load
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
 
 Shape = tuple[int, ...] | None
+Pair = tuple[Any, Any]
+"""An array, and its mask or None."""
 HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[Any, ...]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -34,45 +36,51 @@ HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[Any, ...]]] = {
 
 def npz_source(path: str, shape: Shape, key: str | None, scratch: str | None) -> Source:
     """A saved `sparse.COO`; or arrays `indices` and `values`; or a dense array, with `mask`."""
-    try:
-        with location.open_file(path) as file, zipfile.ZipFile(file) as archive:
-            members = [name for name in archive.namelist() if name.endswith(".npy")]
-            names = [name.removesuffix(".npy") for name in members]
-            arrays = {name: _unpacked(archive, name, scratch) for name in names}
-    except zipfile.BadZipFile as error:
-        raise InvalidInput(f"{path} is not an .npz archive ({error}); check the file.") from error
+    arrays = _members(path, scratch)
     if key is None and {"coords", "data", "shape"} <= arrays.keys():
         return coo_source(arrays["coords"], arrays["data"], _own_shape(arrays, shape))
     if key is None and {"indices", "values"} <= arrays.keys():
         return coo_source(arrays["indices"], arrays["values"], _own_shape(arrays, shape))
-    if "format" in arrays or "indptr" in arrays:
-        raise UnsupportedFormat(
-            f"{path} holds arrays {', '.join(names)}, a sparse format other than COO; convert it "
-            "to sparse.COO first."
-        )
-    chosen = _chosen([name for name in names if name != "mask"], key, path)
-    return _dense(arrays[chosen], arrays.get("mask"), shape)
+    return _dense(*_dense_member(arrays, path, key), shape)
+
+
+def npz_arrays(path: str, key: str | None) -> Pair:
+    """A dense array of an archive, and its mask if there is one."""
+    return _dense_member(_members(path, None), path, key)
 
 
 def npy_source(path: str, shape: Shape, scratch: str | None) -> Source:
+    return _dense(npy_array(path, scratch), None, shape)
+
+
+def npy_array(path: str, scratch: str | None = None) -> NDArray[Any]:
     with location.open_file(path) as file:
-        array = _copied(file, path, scratch) if location.is_url(path) else _mapped(file, path)
-    return _dense(array, None, shape)
+        return _copied(file, path, scratch) if location.is_url(path) else _mapped(file, path)
 
 
 def zarr_source(path: str, shape: Shape, key: str | None) -> Source:
     """A zarr array, or one array of a zarr group, with its coordinates if it has any."""
+    if is_labelled(opened_zarr(path)):
+        return _of_shape(labelled_zarr_source(path, key), shape)
+    return _dense(*zarr_arrays(path, key), shape)
+
+
+def zarr_arrays(path: str, key: str | None) -> Pair:
+    """A zarr array, or that of a group and its mask if there is one."""
+    node = opened_zarr(path)
+    if not isinstance(node, zarr.Group):
+        return node, None
+    names = [name for name, _ in node.arrays()]
+    chosen = node[_chosen([name for name in names if name != "mask"], key, path)]
+    return chosen, node["mask"] if "mask" in names else None
+
+
+def opened_zarr(path: str) -> Any:
+    """The zarr array or group at a path."""
     try:
-        node = zarr.open(path, mode="r")
+        return zarr.open(path, mode="r")
     except (FileNotFoundError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be opened as zarr ({error}); check it.") from error
-    if isinstance(node, zarr.Group) and is_labelled(node):
-        return _of_shape(labelled_zarr_source(path, key), shape)
-    if isinstance(node, zarr.Group):
-        names = [name for name, _ in node.arrays()]
-        chosen = node[_chosen([name for name in names if name != "mask"], key, path)]
-        return _dense(chosen, node["mask"] if "mask" in names else None, shape)
-    return _dense(node, None, shape)
 
 
 def parquet_source(path: str, shape: Shape) -> Source:
@@ -132,6 +140,27 @@ def _chosen(names: list[str], key: str | None, path: str) -> str:
         return "X"
     problem = "which array is meant is not clear" if key is None else f"there is no array {key!r}"
     raise InvalidInput(f"{problem} in {path}, which holds {', '.join(names)}; name one as key.")
+
+
+def _members(path: str, scratch: str | None) -> dict[str, NDArray[Any]]:
+    """All arrays of an archive by their names, unpacked and mapped."""
+    try:
+        with location.open_file(path) as file, zipfile.ZipFile(file) as archive:
+            members = [name for name in archive.namelist() if name.endswith(".npy")]
+            names = [name.removesuffix(".npy") for name in members]
+            return {name: _unpacked(archive, name, scratch) for name in names}
+    except zipfile.BadZipFile as error:
+        raise InvalidInput(f"{path} is not an .npz archive ({error}); check the file.") from error
+
+
+def _dense_member(arrays: dict[str, NDArray[Any]], path: str, key: str | None) -> Pair:
+    if "format" in arrays or "indptr" in arrays:
+        raise UnsupportedFormat(
+            f"{path} holds arrays {', '.join(arrays)}, a sparse format other than COO; convert it "
+            "to sparse.COO first."
+        )
+    chosen = _chosen([name for name in arrays if name != "mask"], key, path)
+    return arrays[chosen], arrays.get("mask")
 
 
 def _own_shape(arrays: dict[str, NDArray[Any]], shape: Shape) -> Shape:

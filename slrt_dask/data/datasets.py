@@ -20,36 +20,59 @@ from slrt_dask.data.libraries import load
 from slrt_dask.errors import InvalidInput, MissingDependency
 
 MASK = "mask"
+NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
 
 
 def netcdf_source(path: str, key: str | None) -> Source:
-    """One variable of a netCDF file."""
-    xarray = load("xarray", extra="netcdf")
+    """One variable of a netCDF file, which may be at a URL."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(location.open_file(path)) if location.is_url(path) else path
-        try:
-            # A variable of durations stays numbers.
-            dataset = xarray.open_dataset(file, decode_timedelta=False)
-        except (ValueError, ImportError) as error:
-            if _can_read_netcdf4() or not _looks_like_hdf(path):
-                raise InvalidInput(f"{path} is not a netCDF file; check it.") from error
-            raise MissingDependency(
-                f"{path} is a netCDF 4 file, and no package that reads such files is installed; "
-                "install slrt-dask[netcdf]."
-            ) from error
-        except (OSError, TypeError, EOFError) as error:
-            raise InvalidInput(f"{path} cannot be read ({error}); check the file.") from error
-        stack.enter_context(dataset)
+        dataset = stack.enter_context(_opened_netcdf(file, path))
         source = dataset_source(dataset, key, path)
         return _closed_after(source, stack.pop_all())
 
 
+def netcdf_array(path: str, key: str | None) -> Any:
+    """One variable of a netCDF file as a lazy DataArray."""
+    dataset = _opened_netcdf(path, path, chunks="auto")
+    return dataset[_chosen(dataset, key, path)]
+
+
 def labelled_zarr_source(path: str, key: str | None) -> Source:
     """One variable of a zarr group whose arrays have named dimensions."""
-    dataset = load("xarray").open_dataset(
-        path, engine="zarr", consolidated=_is_consolidated(path), decode_timedelta=False
+    return dataset_source(_opened_zarr(path), key, path)
+
+
+def labelled_zarr_array(path: str, key: str | None) -> Any:
+    """The same as a lazy DataArray."""
+    dataset = _opened_zarr(path, chunks="auto")
+    return dataset[_chosen(dataset, key, path)]
+
+
+def _opened_netcdf(file: Any, path: str, chunks: str | None = None) -> Any:
+    xarray = load("xarray", extra="netcdf")
+    try:
+        # A variable of durations stays numbers.
+        return xarray.open_dataset(file, decode_timedelta=False, chunks=chunks)
+    except (ValueError, ImportError) as error:
+        if _can_read_netcdf4() or not _looks_like_hdf(path):
+            raise InvalidInput(f"{path} is not a netCDF file; check it.") from error
+        raise MissingDependency(
+            f"{path} is a netCDF 4 file, and no package that reads such files is installed; "
+            "install slrt-dask[netcdf]."
+        ) from error
+    except (OSError, TypeError, EOFError) as error:
+        raise InvalidInput(f"{path} cannot be read ({error}); check the file.") from error
+
+
+def _opened_zarr(path: str, chunks: str | None = None) -> Any:
+    return load("xarray").open_dataset(
+        path,
+        engine="zarr",
+        consolidated=_is_consolidated(path),
+        decode_timedelta=False,
+        chunks=chunks,
     )
-    return dataset_source(dataset, key, path)
 
 
 def dataset_source(dataset: Any, key: str | None, path: str) -> Source:
@@ -61,9 +84,9 @@ def dataset_source(dataset: Any, key: str | None, path: str) -> Source:
     return array_source(chosen, None if mask is None else mask.variable)
 
 
-def is_labelled(group: Any) -> bool:
-    """Whether xarray can say more of a zarr group than zarr: all its arrays name dimensions."""
-    arrays = [array for _, array in group.arrays()]
+def is_labelled(node: Any) -> bool:
+    """Whether xarray can say more of it than zarr: of a group whose arrays name dimensions."""
+    arrays = [array for _, array in node.arrays()] if hasattr(node, "arrays") else []
     return (
         bool(arrays)
         and importlib.util.find_spec("xarray") is not None

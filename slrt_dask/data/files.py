@@ -14,11 +14,14 @@ from numpy.typing import DTypeLike
 
 from slrt_dask.data import location
 from slrt_dask.data.archives import npy_source, npz_source, parquet_source, zarr_source
+from slrt_dask.data.arrays import array_source
 from slrt_dask.data.batches import Source, check_shape
-from slrt_dask.data.datasets import netcdf_source
+from slrt_dask.data.datasets import NETCDF, netcdf_source
+from slrt_dask.data.dense import ZARR_MARKS, open_array
 from slrt_dask.data.duplicates import DuplicateRule
 from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, ingest
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.pictures import IMAGES, VIDEOS, is_image_folder
 from slrt_dask.data.progress import Progress
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.data.text import TextFormat, text_source
@@ -55,9 +58,10 @@ def from_file(
     source : `.tns` (FROSTT: indices from 1, then the value), `.csv` (indices from 0, then the
         value, with or without a header), either of them also `.gz`; `.parquet`; `.npz` (a saved
         sparse.COO, or arrays indices and values, or a dense array and perhaps its mask); `.npy`;
-        `.nc` (netCDF, read by xarray); or a `.zarr` directory.
+        `.nc` (netCDF, read by xarray); a `.zarr` directory; or an image, a folder of images or a
+        video.
     shape : lengths; the smallest that holds all indices if the file does not say.
-    key : which array of an `.npz` or zarr group, or variable of a `.nc`, where there are several.
+    key : which array of an `.npz`, zarr group or netCDF file, where there are several.
     delimiter : what separates the columns of a `.csv`, a comma if left out.
     """
     options = IngestOptions(
@@ -103,8 +107,21 @@ def _zarr(request: FileRequest) -> Source:
     return zarr_source(request.path, request.shape, request.key)
 
 
+def _parquet(request: FileRequest) -> Source:
+    return parquet_source(request.path, request.shape)
+
+
 def _netcdf(request: FileRequest) -> Source:
-    source = netcdf_source(request.path, request.key)
+    return _of_shape(netcdf_source(request.path, request.key), request)
+
+
+def _pictures(request: FileRequest) -> Source:
+    if location.is_url(request.path):
+        raise InvalidInput(f"{request.path} is not a local file; copy pictures first.")
+    return _of_shape(array_source(open_array(request.path)), request)
+
+
+def _of_shape(source: Source, request: FileRequest) -> Source:
     if request.shape not in (None, source.shape):
         raise InvalidInput(
             f"{request.path} has shape {source.shape}, but shape={request.shape} was given; leave "
@@ -113,10 +130,7 @@ def _netcdf(request: FileRequest) -> Source:
     return source
 
 
-def _parquet(request: FileRequest) -> Source:
-    return parquet_source(request.path, request.shape)
-
-
+FOLDER = "folder of images"
 READERS: dict[str, Callable[[FileRequest], Source]] = {
     ".tns": _tns,
     ".tns.gz": _tns,
@@ -125,11 +139,11 @@ READERS: dict[str, Callable[[FileRequest], Source]] = {
     ".parquet": _parquet,
     ".npz": _npz,
     ".npy": _npy,
-    ".nc": _netcdf,
-    ".nc4": _netcdf,
     ".zarr": _zarr,
+    **dict.fromkeys(NETCDF, _netcdf),
+    **dict.fromkeys((*IMAGES, *VIDEOS, FOLDER), _pictures),
 }
-WITH_KEY = (".npz", ".nc", ".nc4", ".zarr")
+WITH_KEY = (".npz", ".zarr", *NETCDF)
 WITH_DELIMITER = (".csv", ".csv.gz")
 
 
@@ -152,6 +166,6 @@ def _suffix(path: str) -> str:
     ending = "".join(name.suffixes[-2:] if name.suffix.lower() == ".gz" else name.suffixes[-1:])
     if ending.lower() in READERS:
         return ending.lower()
-    marks = ("zarr.json", ".zarray", ".zgroup")
-    is_zarr = any(location.exists(f"{path}/{mark}") for mark in marks)
-    return ".zarr" if is_zarr else ending.lower()
+    if any(location.exists(f"{path}/{mark}") for mark in ZARR_MARKS):
+        return ".zarr"
+    return FOLDER if not location.is_url(path) and is_image_folder(path) else ending.lower()

@@ -1,0 +1,116 @@
+"""Pictures as arrays: an image, a folder of images, the frames of a video; lazily, as dask.
+
+An image is (rows, columns) or (rows, columns, colours). Several of them, as files of a folder in
+the order of their names or as frames of a video, have one more mode, the last. This changes when
+other kinds of pictures are to be read.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.data.libraries import load
+from slrt_dask.errors import InvalidInput
+
+IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".gif")
+# What pillow calls pictures whose numbers are what was measured; others are turned into colours.
+PLAIN_MODES = ("L", "RGB", "I", "I;16", "F")
+BLOCK_BYTES = 2**24
+
+
+def is_image_folder(path: str) -> bool:
+    return os.path.isdir(path) and bool(_images_in(path))
+
+
+def image_array(path: str) -> Any:
+    """One image file as a dask array."""
+    return load("dask.array").from_array(_read_image(path), name=False)
+
+
+def folder_array(path: str) -> Any:
+    """The images of a folder, all of one size, by their names; each is read when it is needed."""
+    dask, da = load("dask"), load("dask.array")
+    names = _images_in(path)
+    if not names:
+        raise InvalidInput(f"there are no images in {path}; known are {', '.join(IMAGES)}.")
+    first = _read_image(names[0])
+    read = dask.delayed(_read_like)
+    frames = [
+        da.from_delayed(read(name, first.shape, names[0]), first.shape, first.dtype)
+        for name in names
+    ]
+    return da.stack(frames, axis=-1)
+
+
+def video_array(path: str) -> Any:
+    """The frames of a video.
+
+    A video can only be decoded from its beginning, so that is done once, frame by frame into a
+    file without a name which the array is then read from. It needs room for the plain frames.
+    """
+    da = load("dask.array")
+    with tempfile.TemporaryFile() as file:
+        count, shape = _decode(path, file)
+        frames = np.memmap(file, np.uint8, "r", 0, (count, *shape))
+    together = max(1, BLOCK_BYTES // int(np.prod(shape)))
+    lazy = da.from_array(frames, chunks=(together, *shape), name=False)
+    return da.moveaxis(lazy, 0, -1)
+
+
+def _decode(path: str, file: Any) -> tuple[int, tuple[int, ...]]:
+    """Write a video's frames to a file; their number, and the shape of each."""
+    av = load("av", extra="video")
+    count = 0
+    shape: tuple[int, ...] = ()
+    try:
+        with av.open(path) as container:
+            stream = container.streams.video[0]
+            grey = (stream.codec_context.pix_fmt or "").startswith("gray")
+            for frame in container.decode(stream):
+                height, width = shape[:2] if shape else (None, None)
+                image = frame.reformat(width, height, "gray" if grey else "rgb24").to_ndarray()
+                shape = image.shape
+                file.write(np.ascontiguousarray(image).data)
+                count += 1
+    except (av.FFmpegError, IndexError) as error:
+        raise InvalidInput(f"{path} cannot be read as a video ({error}); check it.") from error
+    if count == 0:
+        raise InvalidInput(f"{path} has no frames; check it.")
+    file.flush()
+    return count, shape
+
+
+def _images_in(path: str) -> list[str]:
+    found = (entry for entry in Path(path).iterdir() if entry.suffix.lower() in IMAGES)
+    return sorted(str(entry) for entry in found if not entry.name.startswith("."))
+
+
+def _read_like(path: str, shape: tuple[int, ...], first: str) -> NDArray[Any]:
+    image = _read_image(path)
+    if image.shape != shape:
+        raise InvalidInput(
+            f"{path} has shape {image.shape}, unlike {first} with {shape}; images of a folder "
+            "must have one size and all be grey, or all in colour."
+        )
+    return image
+
+
+def _read_image(path: str) -> NDArray[Any]:
+    pillow = load("PIL.Image", extra="plot")
+    try:
+        with pillow.open(path) as image:
+            plain = image if image.mode in PLAIN_MODES else image.convert(_plain_mode(image.mode))
+            return np.asarray(plain)
+    except (OSError, SyntaxError) as error:
+        raise InvalidInput(f"{path} cannot be read as an image ({error}); check it.") from error
+
+
+def _plain_mode(mode: str) -> str:
+    return "L" if mode in ("1", "LA") else "RGB"
