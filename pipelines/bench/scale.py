@@ -43,6 +43,7 @@ from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import cluster_places
 from slrt_dask.engine.plan import readable
+from slrt_dask.engine.program import run_rounds
 from slrt_dask.request import plan_of
 
 RANKS = (10, 10, 10)
@@ -91,16 +92,25 @@ def peak_bytes(dask_worker: Any = None) -> int:
 
 def solver(engine: Engine, iterations: int) -> Callable[[], None]:
     """A call that makes some iterations of the inner solve, each with one sweep."""
+    program = inner_solve(engine, iterations)
+    return lambda: engine.run(program)
+
+
+def inner_solve(engine: Engine, iterations: int) -> ConjugateGradient:
     generator = np.random.default_rng(0)
     shape = engine.store.shape
     factors = Factors.of(
         tuple(generator.standard_normal((n, r)) / n for n, r in zip(shape, RANKS, strict=True))
     )
-    program = ConjugateGradient(
+    return ConjugateGradient(
         factors, (1.0,) * len(shape), engine.store.slab_mode, 1e-6, "solution", None, None, 0.0,
         iterations,
     )  # fmt: skip
-    return lambda: engine.run(program)
+
+
+def solve_alone(share: Any, program: ConjugateGradient) -> None:
+    """The same work on a worker's own part, as if there were no other workers."""
+    run_rounds(program, share.contribute)
 
 
 def seconds_of(call: Callable[[], None], repeats: int = 3) -> float:
@@ -146,8 +156,11 @@ def cluster_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
 
 
 def compared(store: slrt.ObservationStore, client: Client) -> list[tuple[str, str]]:
-    """One tensor on one worker of a cluster, and on two."""
-    iterations, repeats, measured, rows = 10, 15, {1: [], 2: []}, []
+    """One tensor on one worker of a cluster, on two, and on two that do not talk to each other.
+
+    The last is what the machine gives: no exchange, and nobody waits for anybody.
+    """
+    iterations, repeats, measured, rows, apart = 10, 15, {1: [], 2: []}, [], []
     places = cluster_places(client)
     with (
         ClusterEngine(store, client, places=places[:1]) as one,
@@ -157,6 +170,9 @@ def compared(store: slrt.ObservationStore, client: Client) -> list[tuple[str, st
             for workers, engine in ((1, one), (2, two)):
                 times = timed(engine, solver(engine, iterations))
                 measured[workers] += [times] if repeat else []
+            began = time.perf_counter()
+            two.on_shares(solve_alone, inner_solve(two, iterations))
+            apart += [time.perf_counter() - began] if repeat else []
     name = f"{store.nnz:,} entries of {'×'.join(map(str, store.shape))}"
     for workers, times in measured.items():
         whole = statistics.median(whole for whole, _ in times)
@@ -168,10 +184,18 @@ def compared(store: slrt.ObservationStore, client: Client) -> list[tuple[str, st
                 f"no worker computes",
             )
         )
-    pairs = zip(measured[1], measured[2], strict=True)
-    ratios = sorted(alone / together for (alone, _), (together, _) in pairs)
-    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-    return [*rows, ("two workers against one", f"{statistics.median(ratios):.2f} × ({spread})")]
+    one_worker, two_workers = ([whole for whole, _ in measured[n]] for n in (1, 2))
+    return [
+        *rows,
+        ("two workers against one", ratios(one_worker, two_workers)),
+        ("two that do not talk to each other against one", ratios(one_worker, apart)),
+    ]
+
+
+def ratios(slow: list[float], fast: list[float]) -> str:
+    """The median ratio of times measured in turns, and how far they spread."""
+    each = sorted(a / b for a, b in zip(slow, fast, strict=True))
+    return f"{statistics.median(each):.2f} × ({each[0]:.2f} to {each[-1]:.2f})"
 
 
 def timed(engine: Engine, solve: Callable[[], None]) -> tuple[float, float]:
