@@ -9,6 +9,7 @@ import numpy as np
 
 from slrt_dask.combining import Constraints
 from slrt_dask.config import FitSettings
+from slrt_dask.data.holding_out import FIBRES, SLICES, Kind, KindLike
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidConfig, InvalidInput
 
@@ -23,14 +24,20 @@ class Free:
     """What is to be searched for: the ranks, the weights, or both.
 
     certified : whether ranks are found by growth, during the fit itself
+    held_out : what is held out to judge on; "auto" for what most of the gaps are
     """
 
     ranks: bool
     C: bool
     certified: bool = False
+    held_out: KindLike | Kind = AUTO
+
+    @property
+    def anything(self) -> bool:
+        return self.ranks or self.C
 
     @classmethod
-    def of(cls, ranks: object, C: object) -> Free:
+    def of(cls, ranks: object, C: object, held_out: KindLike | Kind = AUTO) -> Free:
         if isinstance(ranks, str) and ranks not in (AUTO, CERTIFIED):
             raise InvalidConfig(
                 f"ranks is {ranks!r}; give one rank per mode, 'auto' or 'certified'"
@@ -38,7 +45,33 @@ class Free:
         if isinstance(C, str) and C != AUTO:
             raise InvalidConfig(f"C is {C!r}; give a positive number, or 'auto'")
         certified = isinstance(ranks, str) and ranks == CERTIFIED
-        return cls(isinstance(ranks, str) and not certified, isinstance(C, str), certified)
+        is_auto = isinstance(ranks, str) and not certified
+        return cls(is_auto, isinstance(C, str), certified, held_out)
+
+    def check(
+        self,
+        store: ObservationStore,
+        validation: ObservationStore | None,
+        tau: tuple[int, ...] | None,
+    ) -> None:
+        """Refuse to hold out what no completion could predict, and to do so for nothing."""
+        if self.held_out == AUTO:
+            return
+        kind = Kind.of(self.held_out, store.order, store.dimension_names)
+        if validation is not None or not self.anything:
+            found = "validation is given" if self.anything else "nothing is searched for"
+            raise InvalidInput(
+                f"held_out is {self.held_out!r}, but {found}, so nothing has to be held out; "
+                "leave it out"
+            )
+        mode = kind.mode if kind.what == SLICES else None
+        if store.order == 2 and kind.what == FIBRES and kind.mode is not None:
+            mode = 1 - kind.mode  # fibres of a matrix are slices
+        if mode is not None and (tau is None or tau[mode] == 1):
+            raise InvalidInput(
+                f"{kind} cannot be held out: low rank predicts nothing of a slice without "
+                "observations; hold out fibres or entries, or give a Hankel structure in that mode"
+            )
 
 
 def settings_for(
@@ -73,6 +106,12 @@ def settings_for(
         **others,
     )
     settings.check_shape(store.shape)
+    free.check(store, validation, settings.tau)
+    if settings.patience is not None and validation is None and not free.anything:
+        raise InvalidConfig(
+            f"patience is {settings.patience}, but there are no held-out observations to be "
+            "patient with; give a validation store"
+        )
     if validation is not None and validation.shape != store.shape:
         raise InvalidInput(
             f"the validation store has shape {validation.shape}, the observations {store.shape}; "

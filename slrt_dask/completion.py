@@ -112,15 +112,43 @@ class Completion:
             return dense_values(self.path, places)
         return predicted(self.path, self.header, places)
 
+    def support(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.int64]:
+        """How many observations there are in the fibres through some places, per mode.
+
+        indices : as in `predict`; returns (K, m). A prediction is only as good as what is near it:
+        where all are 0 it is the offset of the fit, and rests on nothing.
+        """
+        from slrt_dask.support import supported
+
+        return supported(self.path, self.header, checked_places(indices, self.shape))
+
+    def rests_on_nothing(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.bool_]:
+        """Which of some places, (m,), no observation has a part in.
+
+        Neither has a fibre through them any, or their whole slice was never observed, so that
+        the factor of its mode knows nothing of it.
+        """
+        from slrt_dask.support import rests_on_nothing
+
+        places = checked_places(indices, self.shape)
+        return rests_on_nothing(self.path, self.header, places, self.support(places))
+
+    def support_map(self, mode: int, chunks: tuple[int, ...] | None = None) -> Any:
+        """Observations in the fibres of one mode for the whole tensor, as a lazy dask array."""
+        from slrt_dask.support import check_support
+
+        check_support(self.header)
+        if not 0 <= mode < len(self.shape):
+            raise InvalidInput(f"mode is {mode}; give one from 0 to {len(self.shape) - 1}")
+        return self._lazy(_support_task, self._sizes(chunks), digest=self.header.digest, mode=mode)
+
     def to_dask(self, chunks: tuple[int, ...] | None = None, *, enforce: bool = False) -> Any:
         """The whole tensor as a lazy dask array of shape `shape`.
 
         enforce : clip what misses the fit's bounds, so that they hold to the last bit, and
             change the entries of a linear constraint's rows so that these hold to rounding
         """
-        sizes = self._chunk_sizes() if chunks is None else chunks
-        if len(sizes) != len(self.shape) or any(size < 1 for size in sizes):
-            raise InvalidInput(f"chunks must be {len(self.shape)} positive numbers, not {sizes}")
+        sizes = self._sizes(chunks)
         if self.header.dense:
             if enforce and constraints_of(self.header.constraint).bounds is None:
                 raise InvalidInput(
@@ -137,16 +165,18 @@ class Completion:
         import dask.array as da
 
         grid = da.core.normalize_chunks(sizes, shape=self.shape)
-        enforced = given.get("enforced") is not None
-        token = tokenize(self.path, self.header.digest, grid, enforced)
+        mode = given.get("mode")
+        token = tokenize(self.path, self.header.digest, grid, given.get("enforced") is not None)
+        kind = np.float64 if mode is None else np.int64
+        name = f"slrt-complete-{token}" if mode is None else f"slrt-support-{mode}-{token}"
         return da.map_blocks(
             task,
             path=self.path,
             held=self._held,  # as long as there is the array there is what it is computed from
             chunks=grid,
-            dtype=np.float64,
-            meta=np.zeros((0,) * len(self.shape)),
-            name=f"slrt-complete-{token}",
+            dtype=kind,
+            meta=np.zeros((0,) * len(self.shape), dtype=kind),
+            name=name,
             **given,
         )
 
@@ -216,6 +246,12 @@ class Completion:
 
         return completion_html(self)
 
+    def _sizes(self, chunks: tuple[int, ...] | None) -> tuple[int, ...]:
+        sizes = self._chunk_sizes() if chunks is None else chunks
+        if len(sizes) != len(self.shape) or any(size < 1 for size in sizes):
+            raise InvalidInput(f"chunks must be {len(self.shape)} positive numbers, not {sizes}")
+        return sizes
+
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Whole slices of the slab mode; the other modes are cut only where one does not fit."""
         sizes = list(self.shape)
@@ -261,3 +297,13 @@ def _chunk_task(
     if enforced is not None:
         enforced.on_chunk(chunk, ranges, path, digest, columns)
     return chunk
+
+
+def _support_task(
+    *, path: str, digest: str, mode: int, held: object, block_info: dict[Any, Any] | None = None
+) -> NDArray[np.int64]:
+    from slrt_dask.support import support_chunk
+
+    assert block_info is not None
+    ranges = tuple(range(first, stop) for first, stop in block_info[None]["array-location"])
+    return support_chunk(path, digest, ranges, mode)

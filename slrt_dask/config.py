@@ -32,6 +32,8 @@ class FitSettings:
     constraint : the table of a constraint, several such tables, or None
     certified : whether the ranks are only the highest allowed: they begin at one, or at those of
         the start, and grow until the certified gap closes
+    patience : iterations without a smaller error on held-out observations that end the fit, which
+        then goes back to its best point; None for as many as the tolerances ask for
     chosen : whether the factors that it starts from were chosen on held-out observations, where
         more iterations predicted worse: it then only solves for what they leave open
     """
@@ -51,6 +53,7 @@ class FitSettings:
     constraint: dict[str, Any] | tuple[dict[str, Any], ...] | None = None
     chosen: bool = False
     certified: bool = False
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         if not self.ranks or any(not _is_whole(rank) or rank < 1 for rank in self.ranks):
@@ -73,6 +76,10 @@ class FitSettings:
         if not _is_whole(self.max_iterations) or self.max_iterations < 0:
             raise InvalidConfig(
                 f"max_iterations is {self.max_iterations!r}; give a whole number, at least 0"
+            )
+        if self.patience is not None and (not _is_whole(self.patience) or self.patience < 1):
+            raise InvalidConfig(
+                f"patience is {self.patience!r}; give a whole number of iterations, at least 1"
             )
         if self.max_seconds is not None:
             _require_positive("max_seconds", self.max_seconds)
@@ -140,7 +147,7 @@ def read_settings(path: str | os.PathLike[str], section: str = "fit") -> dict[st
     if not isinstance(table, dict):
         raise InvalidConfig(f"{path} has no table [{section}]; put the settings of the fit there")
     known = {field.name for field in dataclasses.fields(FitSettings)} - {"chosen", "certified"}
-    known |= {"max_ranks", "store", "run", "validation"}
+    known |= {"max_ranks", "held_out", "store", "run", "validation"}
     for key in table:
         if key not in known:
             raise InvalidConfig(

@@ -7,7 +7,6 @@ import functools
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from slrt_dask.checkpoint import Cadence, newest_iteration
 from slrt_dask.combining import Constraint, Constraints, constraints_of
 from slrt_dask.completion import Completion, TemporaryPlace, load_completion
 from slrt_dask.connection import Connection
+from slrt_dask.data.holding_out import KindLike
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput, SlrtError
@@ -31,20 +31,16 @@ from slrt_dask.request import Request
 from slrt_dask.runs import (
     CHECKPOINTS,
     ROWS,
-    SETTINGS,
     RunDirectory,
     create_run,
+    is_begun,
     open_run,
     refuse_used_directory,
 )
-from slrt_dask.tuning.tuning import tuned
+from slrt_dask.searching import open_search, searched
 from slrt_dask.usage import UsageKeeper
 
 UNFINISHED = (StopReason.INTERRUPTED,)
-RANKS_TO_SEARCH_WITH = 10
-"""For the weights, where ranks are to grow afterwards."""
-SHORTEST = 1e-3
-"""Seconds that are left to a fit when the search before it took all that were allowed."""
 WITHOUT_A_DIRECTORY = "60s"
 """How often a fit on a cluster that keeps no run makes sure that it need not begin again."""
 
@@ -65,6 +61,8 @@ def complete(
     max_iterations: int = 200,
     max_seconds: float | None = None,
     validation: ObservationStore | None = None,
+    patience: int | None = None,
+    held_out: KindLike = "auto",
     run_directory: str | os.PathLike[str] | None = None,
     client: distributed.Client | None = None,
     memory_limit: int | str | None = None,
@@ -100,6 +98,10 @@ def complete(
         What is "auto" is judged on it, and without it on a tenth of the observations, which the
         answer is then fitted to again. It keeps the factors that were found: but for Hankel,
         where they are only its start, `method`, `max_iterations` and the tolerances do not matter
+    patience : stop when the error on `validation` has not fallen for so many iterations, and
+        return the factors of the iteration where it was the least
+    held_out : what is held out where something is "auto": "entries", ("fibres", mode) or
+        ("slices", mode), or what most of the gaps are
     run_directory : where records, checkpoints and the completion are kept; a new directory
     client : a distributed client; without one the fit runs in this process, with threads
     memory_limit : bytes that a worker (or this process) may use, as a number or like "4GB"
@@ -108,7 +110,7 @@ def complete(
     observers : told of every iteration (`on_record`), of every setting that is tried (`on_trial`)
         and of the end (`on_end`); `LiveProgress()` shows them. Without one a fit is quiet
     """
-    free = Free.of(ranks, C)
+    free = Free.of(ranks, C, held_out)
     constraints = constraints_of(constraint)
     constraints.check_shape(store.shape)
     if inner == "alternating" and constraints.linear:
@@ -131,6 +133,7 @@ def complete(
         precision=precision,
         seed=seed,
         max_ranks=max_ranks,
+        patience=patience,
     )
     cadence = Cadence.of(checkpoint_every)
     where = None if run_directory is None else refuse_used_directory(run_directory)
@@ -141,12 +144,13 @@ def complete(
         settings = replace(settings, constraint=table)  # checked again, with its constraint
         request = Request(store, settings, connection, memory_limit, threads, validation)
         request.plan()
-        if free.ranks or free.C:
-            request = _tuned(request, free, observers)
+        events: list[str] = []
+        if free.anything:
+            request, events = searched(request, free, observers, where)
         if where is None and connection is not None:
-            return _fit_without_a_directory(request, observers)
+            return _fit_without_a_directory(request, observers, events)
         remedy = "start workers and resume the run"
-        return _fit_in(request, where, observers, cadence, remedy)
+        return _fit_in(request, where, observers, cadence, remedy, events)
 
 
 def resume(
@@ -158,12 +162,22 @@ def resume(
     checkpoint_every: int | str = 1,
     observers: Sequence[Observer[Any]] = (),
 ) -> Completion:
-    """Go on with a run that was stopped or killed, from its newest checkpoint.
+    """Go on with a run that was stopped or killed, from its newest checkpoint or trial.
 
     A run that had ended by itself is returned as it is. The answer is that of an undisturbed run;
     where it computes may differ: `client`, `memory_limit` and `threads` are as in `complete`.
     """
-    run, cadence = open_run(run_directory), Cadence.of(checkpoint_every)
+    cadence, remedy = Cadence.of(checkpoint_every), "start workers and resume again"
+    found = open_search(run_directory)
+    if found is not None:
+        with _connected(client) as connection:
+            request = Request(
+                found.store, found.settings, connection, memory_limit, threads, found.validation
+            )
+            request, events = searched(request, found.free, observers, found.path)
+            events.insert(0, "resumed")
+            return _fit_in(request, found.path, observers, cadence, remedy, events)
+    run = open_run(run_directory)
     with contextlib.ExitStack() as stack:
         done = ended(run)
         if done is None:
@@ -176,7 +190,6 @@ def resume(
         request = Request(
             store, run.settings, connection, memory_limit, threads, validation, run.read_start()
         )
-        remedy = "start workers and resume again"
         return _persisted(request, lambda: run, run.path, observers, cadence, ["resumed"], remedy)
 
 
@@ -219,38 +232,18 @@ def _stored(
         try:
             yield constraints.stored(f"{path}/rows", store.shape, store.slab_mode).to_table()
         except BaseException:
-            if not (where / SETTINGS).exists():
+            if not is_begun(where):
                 shutil.rmtree(where if is_new else path, ignore_errors=True)
             raise
 
 
-def _tuned(request: Request, free: Free, observers: Sequence[Observer[Any]]) -> Request:
-    """The request with the settings that were searched for, about to be fitted to everything."""
-    told = tuple(observer.on_trial for observer in observers if hasattr(observer, "on_trial"))
-    began, asked = time.monotonic(), request.settings
-    if free.certified:  # the weights are searched for with ranks that are quickly fitted
-        narrow = tuple(min(RANKS_TO_SEARCH_WITH, rank) for rank in asked.ranks)
-        request = replace(request, settings=replace(asked, ranks=narrow, certified=False))
-    tuning = tuned(request, free, told)
-    # The factors are kept as they were chosen; a structure in stages is fitted again from them.
-    left, taken = asked.max_seconds, time.monotonic() - began
-    settings = replace(
-        tuning.settings,
-        ranks=asked.ranks if free.certified else tuning.settings.ranks,
-        certified=free.certified,
-        chosen=asked.tau is None and not free.certified,
-        max_seconds=None if left is None else max(left - taken, SHORTEST),
-    )
-    found = replace(request, settings=settings, start=tuning.start)
-    found.plan()
-    return found
-
-
-def _fit_without_a_directory(request: Request, observers: Sequence[Observer[Any]]) -> Completion:
+def _fit_without_a_directory(
+    request: Request, observers: Sequence[Observer[Any]], events: list[str]
+) -> Completion:
     """Fit on a cluster; what workers may lose is kept beside the observations, which they see."""
     held = TemporaryPlace(scratch_parent(request.store.path))
     where, cadence = Path(held.path) / "run", Cadence.of(WITHOUT_A_DIRECTORY)
-    done = _fit_in(request, where, observers, cadence, "give a run directory", held)
+    done = _fit_in(request, where, observers, cadence, "give a run directory", events, held)
     shutil.rmtree(where / CHECKPOINTS, ignore_errors=True)
     return done
 
@@ -261,6 +254,7 @@ def _fit_in(
     observers: Sequence[Observer[Any]],
     cadence: Cadence,
     remedy: str,
+    events: list[str],
     held: TemporaryPlace | None = None,
 ) -> Completion:
     """Fit with a new run directory, or without one."""
@@ -277,7 +271,7 @@ def _fit_in(
                 )
             )
 
-        return _persisted(request, run, where, observers, cadence, [], remedy)
+        return _persisted(request, run, where, observers, cadence, events, remedy)
 
 
 def _persisted(

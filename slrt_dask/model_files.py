@@ -4,7 +4,8 @@
 <path>/dual/       the dual entries, in the layout of a store
 <path>/correction/ what to add at the same entries to satisfy a linear constraint, if there is one
 <path>/model/      factors_0 … factors_{K-1}, fibre_sums, and fibre_keys where needed; or tensor,
-                   of a Hankel fit, which has no dual entries
+                   of a Hankel fit, which has no dual entries. What was observed: fibre_counts and
+                   slice_counts_0 …; extra_00000 … where some dual entries are no observations
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def copy_model(source: str, target: str) -> None:
         model = zarr.open_group(f"{source}/model", mode="r")
         if header.dense:
             copy_tensor(cast("zarr.Array[Any]", model[TENSOR_ARRAY]), path)
-        present = [name for name in (SUMS_ARRAY, KEYS_ARRAY) if name in header.checksums]
+        present = [name for name in header.checksums if not name.startswith("factors_")]
         copied = {name: write_array(path, name, model[name]) for name in present}
         for name, checksum in copied.items():
             if checksum != header.checksums[name]:

@@ -35,7 +35,8 @@ def describe_trial(tried: Tried) -> str:
     """One line about settings that were tried."""
     strengths = ", ".join(f"{strength:.4g}" for strength in tried.candidate.strengths)
     return (
-        f"ranks {tried.candidate.ranks}  C·λ ({strengths})  rmse {tried.error:.5g}  "
+        f"ranks {tried.candidate.ranks}  C·λ ({strengths})  rmse {tried.error:.5g} ± "
+        f"{tried.standard_error:.2g}  "
         f"{tried.sweeps} sweeps  {tried.seconds:.1f} s"
     )
 

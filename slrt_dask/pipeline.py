@@ -16,6 +16,7 @@ from slrt_dask.checkpoint import (
 )
 from slrt_dask.completion import Completion
 from slrt_dask.config import FitSettings
+from slrt_dask.data.holding_out import SINGLY
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.problem import Evaluation, InnerSummary
 from slrt_dask.dual.rank_growth import RankGrowth
@@ -37,6 +38,7 @@ from slrt_dask.optim.lbfgs import LimitedMemory
 from slrt_dask.optim.loop import minimise
 from slrt_dask.optim.manifold import Point, ranks_of
 from slrt_dask.optim.method import MethodState
+from slrt_dask.optim.patience import Patience
 from slrt_dask.optim.rcg import ConjugateGradient
 from slrt_dask.optim.records import IterationRecord, Observer
 from slrt_dask.optim.rtr import TrustRegion
@@ -49,6 +51,8 @@ from slrt_dask.usage import UsageKeeper
 logger = logging.getLogger("slrt_dask")
 USUAL_EVERY, GROWING_EVERY = 10, 5
 """Iterations between certificates, which also tell where ranks should grow."""
+JUDGED_AT = 1e-3
+"""The inner residual at which errors are compared: looser solves regularise by themselves."""
 METHODS: dict[str, Callable[..., Any]] = {
     "auto": LimitedMemory,
     "lbfgs": LimitedMemory,
@@ -66,6 +70,7 @@ class Fit:
     plan : by which it was placed
     newcomers : who tells of workers that have joined, where there are workers
     start : where to start from; from the observations' leading directions if None
+    patience : who remembers the best point, where the fit is to end at it
     """
 
     engine: Engine
@@ -76,6 +81,7 @@ class Fit:
     plan: Plan
     newcomers: Newcomers | None = None
     start: Start | None = None
+    patience: Patience | None = None
 
     @classmethod
     def of(
@@ -89,7 +95,10 @@ class Fit:
         start: Start | None = None,
     ) -> Fit:
         problem = problem_of(engine, settings, offset, plan.extra)
-        return cls(engine, problem, settings, offset, validation, plan, newcomers, start)
+        patience = None
+        if settings.patience is not None and validation is not None:
+            patience = Patience(settings.patience)
+        return cls(engine, problem, settings, offset, validation, plan, newcomers, start, patience)
 
     def run(
         self,
@@ -140,6 +149,7 @@ class Fit:
             observers=[LogObserver(), *([kept] if kept else []), *observers, *self._moving(kept)],
             validate=None if self.validation is None else self._validation_error,
             grow=self._growth,
+            patience=self.patience,
             certify_every=GROWING_EVERY if self.settings.certified else USUAL_EVERY,
             elapsed=earlier[-1].seconds if earlier else 0.0,
             event="; ".join(events),
@@ -167,7 +177,9 @@ class Fit:
 
     def _validation_error(self, evaluation: Evaluation) -> float:
         assert self.validation is not None
-        return self.problem.validation_error(evaluation, self.validation)
+        if self.patience is not None and evaluation.inner.residual > JUDGED_AT:
+            evaluation = self.problem.evaluate(evaluation.point, rtol=JUDGED_AT, warm=evaluation)
+        return self.problem.validation_errors(evaluation, self.validation, SINGLY).rmse
 
     # ---- checkpoints ------------------------------------------------------------------------
 
@@ -192,9 +204,14 @@ class Fit:
             self._write_dual_files,
             cadence,
             newest,
-            progress=self.problem.progress,
+            progress=self._progress,
         )
         return RunObserver(run, checkpoints, events, self.engine.stopwatch)
+
+    def _progress(self) -> dict[str, Any]:
+        """What a checkpoint has to know of the problem, and of the best point so far."""
+        waited = {} if self.patience is None else self.patience.progress()
+        return {**self.problem.progress(), **waited}
 
     def _moving(self, kept: RunObserver | None) -> list[Observer[Any]]:
         """Last of all observers: the others have then heard of the iteration that it ends at."""
@@ -226,6 +243,8 @@ class Fit:
         names = tuple(vector.name for vector in (dual, *kept))
         self.engine.on_shares(read_dual_files, directory, names, checksums)
         self.problem.go_on(checkpoint.progress, tuple(kept))
+        if self.patience is not None:
+            self.patience.go_on(checkpoint.progress)
         inner = InnerSummary(**checkpoint.scalars["inner"])
         point = checkpoint.matrices("point")
         self.problem.reshape(ranks_of(point))

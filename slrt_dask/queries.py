@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +67,27 @@ def predicted(
 ) -> NDArray[np.float64]:
     """Values (m,) of the model at a path, at places (K, m), by the current dask scheduler."""
     values = np.empty(places.shape[1])
+    answer_all(path, header, places, dual_partition, _answer, values, "predict")
+    return values
+
+
+def answer_all(
+    path: str,
+    header: ModelHeader,
+    places: NDArray[np.integer[Any]],
+    read: Callable[[str, str, int], Any],
+    answers: Callable[[str, str, Any, NDArray[Any]], NDArray[Any]],
+    found: NDArray[Any],
+    label: str,
+) -> None:
+    """Have every question answered beside the partition that it belongs to.
+
+    read : reads a partition, given path, digest and number
+    answers : path, digest, what was read, and places (K, n) sorted by the slab mode, to (…, n)
+    found : (…, m), filled here;  label : how tasks are called on a dashboard
+    """
     order = np.argsort(places[header.slab_mode], kind="stable")
-    load, answer = dask.delayed(dual_partition), dask.delayed(_answer)
+    load, answer = dask.delayed(read), dask.delayed(answers)
     digest, call = header.digest, uuid.uuid4().hex[:12]
     partitions: dict[int, Any] = {}
     waves = list(_waves(query_pieces(header, places[header.slab_mode][order]), header))
@@ -86,14 +105,13 @@ def predicted(
                 digest,
                 partitions[piece.partition],
                 places[:, these].astype(header.dual.index_dtype),
-                dask_key_name=f"slrt-predict-{call}-{piece.first}",
+                dask_key_name=f"slrt-{label}-{call}-{piece.first}",
             )
             for piece, these in zip(wave, chosen, strict=True)
         ]
-        for these, found in zip(chosen, dask.compute(*tasks), strict=True):
-            values[these] = found
+        for these, part in zip(chosen, dask.compute(*tasks), strict=True):
+            found[..., these] = part
         partitions = {n: kept for n, kept in partitions.items() if n == unfinished}
-    return values
 
 
 def query_pieces(header: ModelHeader, slab: NDArray[np.integer[Any]]) -> list[Piece]:

@@ -37,6 +37,7 @@ def persist(
     reached: Callable[[], int],
     events: list[str],
     remedy: str,
+    unit: str = "iteration",
 ) -> Result:
     """Call attempt until it succeeds, workers permitting.
 
@@ -44,6 +45,7 @@ def persist(
     reached : the iteration up to which work is safe; as long as it grows, losses are forgiven
     events : what happened and is not yet in the history; added to here
     remedy : what the user can do when the cluster does not come back
+    unit : what is counted by `reached`
     """
     failures, safe = 0, reached()
     while True:
@@ -51,7 +53,7 @@ def persist(
             return attempt()
         except WorkersJoined as news:
             safe = reached()
-            _note(events, f"{news}; went on from iteration {safe}", logging.INFO)
+            _note(events, f"{news}; went on from {unit} {safe}", logging.INFO)
         except (StateLost, ClusterLost, NoWorkers) as error:
             if connection is None:
                 raise
@@ -60,10 +62,10 @@ def persist(
             safe = grown
             if failures > MOST_FAILURES:
                 raise ClusterLost(
-                    f"workers were lost {failures} times without an iteration in between, the "
+                    f"workers were lost {failures} times without a new {unit} in between, the "
                     f"last time because {error}; {remedy}"
                 ) from error
-            _note(events, f"{error}; began again from iteration {max(safe, 0)}", logging.WARNING)
+            _note(events, f"{error}; began again from {unit} {max(safe, 0)}", logging.WARNING)
             _clear_frames(error)
             wait_until_placed(connection, plan, remedy)
 

@@ -29,7 +29,7 @@ from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, cluster_places
 from slrt_dask.engine.plan import Plan, plan_embedded, plan_fit
-from slrt_dask.errors import InvalidInput
+from slrt_dask.errors import InvalidInput, StateLost
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.pipeline import Fit
 from slrt_dask.posing import embedded
@@ -50,6 +50,8 @@ class Request:
     validation: ObservationStore | None
     start: Start | None = None
     """Where to start from; from the observations' leading directions if None."""
+    only: tuple[str, ...] | None = None
+    """Addresses of the workers to use; all that there are if None."""
 
     def plan(self) -> Plan:
         """The plan for the workers that there are now; refused if it does not fit."""
@@ -60,6 +62,7 @@ class Request:
             memory_limit=self.memory_limit,
             threads=self.threads,
             held_out=0 if self.validation is None else self.validation.nnz,
+            only=self.only,
         )
         plan.check()
         return plan
@@ -88,7 +91,7 @@ class Request:
             )
 
     def _tell_who_is_left_out(self, plan: Plan) -> None:
-        if self.connection is not None:
+        if self.connection is not None and self.only is None:
             left_out = len(cluster_places(self.connection.client)) - plan.available
             if left_out > 0:
                 which = "worker is" if left_out == 1 else "workers are"
@@ -145,13 +148,21 @@ def plan_of(
     memory_limit: int | str | None = None,
     threads: int | None = None,
     held_out: int = 0,
+    only: tuple[str, ...] | None = None,
 ) -> Plan:
-    """What a fit with these settings would need, on a client's workers or in this process."""
+    """What a fit with these settings would need, on a client's workers or in this process.
+
+    only : the addresses of the workers to use; all that there are if None
+    """
     limit = None if memory_limit is None else _bytes_of(memory_limit)
     if client is None:
         places = [Place(None, _threads_or_all(threads), int(MEMORY_LIMIT))]
     else:
-        places = cluster_places(client)
+        places = [
+            place for place in cluster_places(client) if only is None or place.address in only
+        ]
+        if not places:
+            raise StateLost(f"the worker {', '.join(only or ())} is gone")
     if limit is not None:
         places = [
             replace(place, memory_limit=min(limit, place.memory_limit or limit)) for place in places

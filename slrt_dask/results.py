@@ -12,12 +12,20 @@ from slrt_dask import model_files
 from slrt_dask.completion import Completion, TemporaryPlace
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.location import normal_path
+from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import Evaluation
 from slrt_dask.dual.working_set import partition_extents
-from slrt_dask.dual.writing import WriteFibreSums, write_dual_partitions
+from slrt_dask.dual.writing import (
+    SLICES_ARRAY,
+    WriteFibreSums,
+    slice_counts,
+    write_array,
+    write_dual_partitions,
+    write_extra,
+)
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.loop import Outcome
 from slrt_dask.optim.records import IterationRecord
@@ -82,10 +90,19 @@ def _write_dual(fit: Fit, path: str, header: ModelHeader, evaluation: Evaluation
         checksums = joined(engine.on_shares(write_dual_partitions, target, name))
         return tuple(checksums[number] for number in range(len(store.partitions)))
 
+    marked = isinstance(fit.problem, BoundedProblem)
+
     def write_sums(group: str) -> dict[str, int]:
         factors = Factors.of(evaluation.point)
-        program = WriteFibreSums(evaluation.dual.name, factors, store.slab_mode, group)
+        program = WriteFibreSums(evaluation.dual.name, factors, store.slab_mode, group, marked)
         checksums: dict[str, int] = engine.run(program)
+        if marked:
+            for written in engine.on_shares(write_extra, group):
+                checksums.update(written)
+        by_share = engine.on_shares(slice_counts)
+        for mode, counts in enumerate(map(sum, zip(*by_share, strict=True))):
+            name = f"{SLICES_ARRAY}{mode}"
+            checksums[name] = write_array(group, name, counts)
         return checksums
 
     extents = joined(engine.on_shares(partition_extents))

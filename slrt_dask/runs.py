@@ -6,6 +6,7 @@
 <run>/completion/       the result, once there is one
 <run>/start.npz         the factors that it starts from, where these were searched for
 <run>/search.json       and what that search tried
+<run>/search/           what it has tried so far, as long as it goes on
 <run>/rows-…            the rows of its linear constraints, if they were given in memory
 <run>/usage.json        seconds by cause and memory, up to some moment; see usage.py
 <run>/observations-…    the observations themselves, if they were given as an array
@@ -15,7 +16,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -34,17 +34,18 @@ from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import (
     CheckpointMismatch,
     InvalidInput,
-    RunInUse,
     StoreExists,
     StoreNotFound,
 )
+from slrt_dask.locking import LOCK, is_locked, locked
 from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.records import IterationRecord
 
 FORMAT_VERSION = 1
-LOCK, SETTINGS, CHECKPOINTS = "lock", "settings.json", "checkpoints"
+SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
 ROWS, OBSERVATIONS = "rows-", "observations-"
-START, SEARCH, USAGE = "start.npz", "search.json", "usage.json"
+START, SEARCH, SEARCHING, USAGE = "start.npz", "search.json", "search", "usage.json"
+FIRST_TRIAL = "0000.json"
 UNFINISHED = ".part"
 logger = logging.getLogger("slrt_dask")
 
@@ -54,18 +55,20 @@ class Start:
     """Where a fit begins whose settings were searched for.
 
     point : K factors (n_k, r_k);  chosen : a sentence about them;  tried : a row per setting tried
+    held_out : how many observations these were judged on, of which kind, and why
     """
 
     point: Point
     chosen: str
     tried: list[dict[str, Any]]
+    held_out: dict[str, Any] | None = None
 
     def write(self, directory: Path) -> None:
         np.savez(directory / START, *self.point)
         self.write_tried(directory / SEARCH)
 
     def write_tried(self, path: Path) -> None:
-        content = {"chosen": self.chosen, "tried": self.tried}
+        content = {"chosen": self.chosen, "held_out": self.held_out, "tried": self.tried}
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -100,28 +103,20 @@ class RunDirectory:
     def binding(self) -> dict[str, Any]:
         """What a checkpoint belongs to: it is of no use to another fit."""
         settings = json.loads(json.dumps(self.settings.to_dict()))
-        if not settings["chosen"]:
-            del settings["chosen"]  # which earlier runs do not have
+        for key in ("chosen", "patience"):
+            if not settings[key]:
+                del settings[key]  # which earlier runs do not have
         return {"observations": self.observations, "settings": settings}
 
     def open_store(self) -> ObservationStore:
         """The observations of the run, if they are still the same."""
-        return self._opened(self.store, self.observations)
+        return open_unchanged(self.store, self.observations, self.path)
 
     def open_validation(self) -> ObservationStore | None:
         """The held-out observations of the run, if it has any and they are still the same."""
         if self.validation is None:
             return None
-        return self._opened(self.validation, str(self.held_out))
-
-    def _opened(self, path: str, digest: str) -> ObservationStore:
-        store = open_store(path)
-        if store.digest != digest:
-            raise CheckpointMismatch(
-                f"{path} holds other observations (digest {store.digest[:12]}) than the run "
-                f"{self.path} was made for ({digest[:12]}); start a new run"
-            )
-        return store
+        return open_unchanged(self.validation, str(self.held_out), self.path)
 
     def read_start(self) -> Start | None:
         """Where the run starts from, if that was searched for."""
@@ -155,20 +150,13 @@ class RunDirectory:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep others from working on the run meanwhile; RunInUse if one does already."""
-        with _locked(self.path):
+        with locked(self.path):
             yield
 
     @property
     def is_in_use(self) -> bool:
         """Whether a process is at work on the run."""
-        try:
-            with open(self.path / LOCK, encoding="utf-8") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # it cannot be told
-            return False
-        return False
+        return is_locked(self.path)
 
     def prepare_completion(self) -> str:
         """The path for the result; one that an earlier part of the run left is put aside."""
@@ -181,15 +169,32 @@ class RunDirectory:
         shutil.rmtree(self.path / "completion.old", ignore_errors=True)
 
 
-def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
-    """The path of a directory that is new or empty."""
+def open_unchanged(path: str, digest: str, run: Path) -> ObservationStore:
+    """A store that a run was made for, if it is still the same."""
+    store = open_store(path)
+    if store.digest != digest:
+        raise CheckpointMismatch(
+            f"{path} holds other observations (digest {store.digest[:12]}) than the run "
+            f"{run} was made for ({digest[:12]}); start a new run"
+        )
+    return store
+
+
+def is_begun(path: Path) -> bool:
+    """Whether a directory holds a run, or a search that has tried something."""
+    return (path / SETTINGS).exists() or (path / SEARCHING / FIRST_TRIAL).exists()
+
+
+def refuse_used_directory(directory: str | os.PathLike[str], *, after_search: bool = False) -> Path:
+    """The path of a directory that is new or empty, but for the search that was just made."""
     if is_url(os.fspath(directory)):
         raise InvalidInput(
             f"the run directory {os.fspath(directory)} is a URL; give a local path, or one on a "
             f"file system that all workers see"
         )
     path = Path(normal_path(directory))
-    if path.exists() and not (path.is_dir() and _holds_nothing(path)):
+    allowed = (SEARCHING,) if after_search else ()
+    if path.exists() and not (path.is_dir() and _holds_nothing(path, allowed)):
         raise StoreExists(
             f"{path} already exists and is not empty; choose a new run directory, or resume the "
             f"run that is there"
@@ -197,9 +202,9 @@ def refuse_used_directory(directory: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _holds_nothing(path: Path) -> bool:
+def _holds_nothing(path: Path, allowed: tuple[str, ...] = ()) -> bool:
     """Whether a directory is empty, but for what a process killed while making a run leaves."""
-    left = (LOCK, SETTINGS + UNFINISHED, START, SEARCH)
+    left = (LOCK, SETTINGS + UNFINISHED, START, SEARCH, *allowed)
     return all(
         entry.name in left or entry.name.startswith((ROWS, OBSERVATIONS))
         for entry in path.iterdir()
@@ -217,23 +222,25 @@ def create_run(
 ) -> Iterator[RunDirectory]:
     """Make a directory for a new run, locked as long as the context lasts.
 
-    It is removed again if the run ends with an error before it has any history.
+    It is removed again if the run ends with an error before it has any history, or a search.
     """
     path = Path(normal_path(directory))
-    refuse_used_directory(path)
+    refuse_used_directory(path, after_search=start is not None)
     path.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
-        refuse_used_directory(path)  # somebody else may have made a run here in between
+    with locked(path):
+        # somebody else may have made a run here in between
+        refuse_used_directory(path, after_search=start is not None)
         for left in (START, SEARCH):
             (path / left).unlink(missing_ok=True)  # by a process that was killed just here
         if start is not None:
             start.write(path)
         _write_settings(path, store, validation, settings)
+        shutil.rmtree(path / SEARCHING, ignore_errors=True)
         run = replace(open_run(path), held=held)
         try:
             yield run
         except BaseException:
-            if not run.records_file.exists():
+            if start is None and not run.records_file.exists():
                 shutil.rmtree(path, ignore_errors=True)
             raise
 
@@ -260,17 +267,13 @@ def open_run(directory: str | os.PathLike[str]) -> RunDirectory:
     path = Path(normal_path(directory))
     try:
         content = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in content["settings"].items()
-        }
         return RunDirectory(
             path,
             content["store"],
             content["observations"],
             content["validation"],
             content["held_out"],
-            FitSettings(**values),
+            settings_from(content["settings"]),
         )
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreNotFound(f"{path} holds no run; check the path") from error
@@ -278,20 +281,12 @@ def open_run(directory: str | os.PathLike[str]) -> RunDirectory:
         raise CheckpointMismatch(f"{path}/{SETTINGS} cannot be read: {error}") from error
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    # The system lets go of it when the process ends, however that happens; the file stays, for
-    # one that were removed could be held by one process and made anew by another.
-    with open(path / LOCK, "a", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunInUse(
-                f"another process is at work on the run {path}; wait until it ends, or stop it"
-            ) from error
-        except OSError as error:
-            logger.warning("%s cannot be locked (%s); use it from one process only", path, error)
-        yield
+def settings_from(table: dict[str, Any]) -> FitSettings:
+    """Settings as JSON has them."""
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+    }
+    return FitSettings(**values)
 
 
 def _parsed(line: str) -> IterationRecord | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slrt_dask.completion import Completion
+from slrt_dask.data.holding_out import Kind, KindLike, SquaredErrors
 from slrt_dask.data.progress import Progress, tell
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
@@ -18,6 +19,8 @@ class Scores:
     """Errors over a store of observations.
 
     rmse, mae : root mean square and mean absolute error
+    rmse_error : standard error of the root mean square error: by how much it would differ on other
+        observations that were held out in the same way
     relative_error : ‖predicted − observed‖ / ‖observed‖
     psnr : peak signal-to-noise ratio in decibels, the peak being the largest observed magnitude
     """
@@ -27,6 +30,7 @@ class Scores:
     mae: float
     relative_error: float
     psnr: float
+    rmse_error: float
 
 
 def evaluate(
@@ -34,36 +38,41 @@ def evaluate(
     store: ObservationStore,
     *,
     peak: float | None = None,
+    kind: KindLike = "entries",
     progress: Progress | None = None,
 ) -> Scores:
     """Compare predictions with a store's observations, a partition at a time.
 
     peak : the signal's largest possible value, for the PSNR; the largest observed if None
+    kind : what the store holds: "entries", ("fibres", mode) or ("slices", mode) that were held out
+        as a whole; their errors are alike, and the standard error is then larger
     progress : called with ("evaluate", observations compared, observations in all)
     """
     if completion.shape != store.shape:
         raise InvalidInput(
             f"the completion has shape {completion.shape}, the store {store.shape}; they must agree"
         )
-    squares, absolutes, energy, largest = 0.0, 0.0, 0.0, 0.0
+    together = Kind.of(kind, store.order, store.dimension_names)
+    squares, absolutes, energy, largest = SquaredErrors.none(), 0.0, 0.0, 0.0
     compared = 0
     tell(progress, "evaluate", 0, store.nnz)
     for number in range(len(store.partitions)):
         columns, values = store.read_partition(number)
         wanted = values.astype(np.float64)
         errors = completion.predict(np.stack(columns)) - wanted
-        squares += float(errors @ errors)
+        squares += SquaredErrors.of(together, columns, errors)
         absolutes += float(np.abs(errors).sum())
         energy += float(wanted @ wanted)
         largest = max(largest, float(np.abs(wanted).max()))
         compared += wanted.size
         tell(progress, "evaluate", compared, store.nnz)
-    rmse = math.sqrt(squares / store.nnz)
+    rmse = squares.rmse
     top = largest if peak is None else peak
     return Scores(
         store.nnz,
         rmse,
         absolutes / store.nnz,
-        math.sqrt(squares / energy) if energy > 0.0 else math.inf,
+        rmse * math.sqrt(store.nnz / energy) if energy > 0.0 else math.inf,
         20.0 * math.log10(top / rmse) if rmse > 0.0 and top > 0.0 else math.inf,
+        squares.standard_error,
     )

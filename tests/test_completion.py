@@ -274,10 +274,15 @@ def files_of(path):
     return sorted(str(p.relative_to(path)) for p in Path(path).rglob("*") if p.is_file())
 
 
+def told(done, places):
+    """All that a completion can be asked: values, and how many observations are behind them."""
+    return np.vstack([done.predict(places), done.support(places), done.rests_on_nothing(places)])
+
+
 def verdict(path, places, wanted):
     """Whether a saved completion says what it should, is refused, or something worse."""
     try:
-        found = slrt.load_completion(path).predict(places)
+        found = told(slrt.load_completion(path), places)
     except SlrtError:
         return "refused"
     except Exception as error:
@@ -288,7 +293,7 @@ def verdict(path, places, wanted):
 def verdicts(done, directory, alter):
     """The verdict on a copy for each file, after that file was altered."""
     places = everywhere(done.shape)
-    wanted, found = done.predict(places), {}
+    wanted, found = told(done, places), {}
     for number, name in enumerate(files_of(done.path)):
         copy = directory / f"copy{number}"
         shutil.copytree(done.path, copy)

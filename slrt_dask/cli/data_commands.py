@@ -94,23 +94,39 @@ def ingest(
     "--test", type=float, default=0.1, show_default=True, help="Share of observations to hold out."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Another seed, another split.")
+@click.option(
+    "--kind",
+    metavar="entries|fibres:MODE|slices:MODE|auto",
+    default="entries",
+    show_default=True,
+    help="What to hold out; auto: what most of the gaps are.",
+)
 @click.option("--train-path", help="Where the larger part goes; STORE-train if left out.")
 @click.option("--test-path", help="Where the rest goes; STORE-test if left out.")
 @quiet_option
 @common_options
 def split(
-    store: str, test: float, seed: int, train_path: str | None, test_path: str | None, quiet: bool
+    store: str,
+    test: float,
+    seed: int,
+    kind: str,
+    train_path: str | None,
+    test_path: str | None,
+    quiet: bool,
 ) -> None:
     """Split a STORE in two new ones: one to fit, one held out to judge the fit by.
 
     \b
     Example:
       slrt-dask split cube --test 0.1 --seed 0
+      slrt-dask split cube --kind fibres:2
     """
     from slrt_dask.data.store import open_store
 
     with stage_line(quiet) as progress:
-        parts = open_store(store).split(test, seed, train_path, test_path, progress=progress)
+        parts = open_store(store).split(
+            test, seed, train_path, test_path, kind=kind, progress=progress
+        )
     for part in parts:
         click.echo(summary(part))
 

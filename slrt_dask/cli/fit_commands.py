@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slrt_dask.data.store import ObservationStore
     from slrt_dask.optim.records import Observer
     from slrt_dask.runs import RunDirectory
+    from slrt_dask.searching import KeptSearch
 
 EXIT_DOES_NOT_FIT = 1
 EXIT_INTERRUPTED = 130
@@ -110,11 +111,12 @@ def fit(
     Settings come from flags, or from a file, whose keys are the flags' names (max_iterations),
     with store, run and validation; flags win over the file, and paths in the file are relative to
     it. Ranks and C that are not given are searched for, with a tenth of the observations held out
-    (or with --validation), and the best are then fitted to all of them.
+    (or with --validation), of the kind that most of the gaps are (--held-out), and the best are
+    then fitted to all of them.
 
     Ctrl-C ends the fit early, with its result and certificate written, and exit code 130; a search
-    for settings is ended by it without a result. A fit that was ended so, or killed, goes on with
-    slrt-dask resume.
+    for settings is ended by it without a result. Either goes on with slrt-dask resume, also if it
+    was killed; no settings are tried twice.
 
     \b
     Examples:
@@ -157,9 +159,13 @@ def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -
     """
     from slrt_dask.fit import ended
     from slrt_dask.runs import open_run
+    from slrt_dask.searching import open_search
 
-    opened = open_run(run)
-    done = ended(opened)
+    opened: RunDirectory | KeptSearch | None = open_search(run)
+    done = None
+    if opened is None:
+        opened = begun = open_run(run)
+        done = ended(begun)
     if done is not None:
         click.echo("This run had already ended; nothing was computed. Its result:")
     else:
@@ -191,7 +197,11 @@ def _fitted(
 
 
 def _resumed(
-    run: RunDirectory, client: Any, computing: Computing, checkpoint_every: str, quiet: bool
+    run: RunDirectory | KeptSearch,
+    client: Any,
+    computing: Computing,
+    checkpoint_every: str,
+    quiet: bool,
 ) -> Completion:
     from slrt_dask.fit import resume as go_on
 
@@ -234,7 +244,7 @@ def _tell(done: Completion, run: str, seconds: float) -> None:
 
 def is_chosen(done: Completion) -> bool:
     """Whether its settings were searched for."""
-    return bool(done.records) and done.records[0].event.startswith("chosen among")
+    return bool(done.records) and "chosen among" in done.records[0].event
 
 
 def outcome(done: Completion, run: str, seconds: float) -> str:

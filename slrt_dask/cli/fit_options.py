@@ -47,6 +47,13 @@ class NumberOrPath(click.ParamType[float | str]):
             return str(value)
 
 
+HELD_OUT = click.option(
+    "--held-out",
+    metavar="auto|entries|fibres:MODE|slices:MODE",
+    help="What a search holds out to judge on [auto: what most of the gaps are].",
+)
+
+
 def fit_options(command: Callable[..., None]) -> Callable[..., None]:
     """The flags of the settings; left out, the file decides, or else the default."""
     for option in reversed(
@@ -102,6 +109,14 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option("--max-iterations", type=int, help="Or after so many iterations [200]."),
             click.option("--max-seconds", type=float, help="Or after so many seconds [no limit]."),
+            click.option(
+                "--patience",
+                type=int,
+                metavar="N",
+                help="Or when the error on --validation has not fallen for N iterations; the best "
+                "of them is kept [no such limit].",
+            ),
+            HELD_OUT,
             click.option("--precision", type=PRECISION, help="Of the solver's vectors [float64]."),
             click.option("--seed", type=int, help="Of the starting point [0]."),
         )

@@ -62,8 +62,9 @@ def _left_open(values: dict[str, Any]) -> dict[str, Any]:
     }
     if values.get("ranks") == CERTIFIED:
         searched["ranks"] = CERTIFIED
-    if "max_ranks" in values:
-        searched["max_ranks"] = values.pop("max_ranks")
+    for key in ("max_ranks", "held_out"):
+        if key in values:
+            searched[key] = values.pop(key)
     if "ranks" in searched:
         values["ranks"] = (1,)
         if "center" not in values:

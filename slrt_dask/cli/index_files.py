@@ -17,7 +17,8 @@ BLOCK_ENTRIES = 200_000
 """Indices predicted together: few enough to travel to workers inside their tasks."""
 
 Indices = NDArray[np.int64]
-Block = tuple[Indices, NDArray[np.float64]]
+Block = tuple[Indices, NDArray[np.float64], NDArray[np.int64] | None]
+"""Places (K, m), values (m,), and how many observations there are behind each, (K, m), or None."""
 READABLE = (".csv", ".tns", ".npy", ".npz")
 WRITABLE = (".csv", ".npy", ".npz")
 
@@ -44,7 +45,7 @@ def write_predictions(
     """Write predictions to a new file, which appears when it is whole; returns how many.
 
     `.csv` has the indices and the value, `.npz` arrays indices (K, m) and values (m,), `.npy` the
-    values only.
+    values only. Where blocks have it, the support follows: `support_0` …, or an array (K, m).
     """
     target = Path(path)
     writers = {".csv": _write_csv, ".npy": _write_npy, ".npz": _write_npz}
@@ -147,13 +148,18 @@ def _loaded(file: Path) -> NDArray[Any]:
 
 
 def _write_csv(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> int:
-    count = 0
+    count, more = 0, []
     with target.open("w", encoding="utf-8") as file:
-        file.write(",".join([*names, "value"]) + "\n")
-        for indices, values in blocks:
+        for indices, values, support in blocks:
+            if count == 0:
+                more = [] if support is None else [f"support_{k}" for k in range(len(names))]
+                file.write(",".join([*names, "value", *more]) + "\n")
             columns = [*indices.tolist(), [repr(value) for value in values.tolist()]]
+            columns += [] if support is None else support.tolist()
             file.writelines(",".join(map(str, row)) + "\n" for row in zip(*columns, strict=True))
             count += len(values)
+        if count == 0:
+            file.write(",".join([*names, "value"]) + "\n")
     return count
 
 
@@ -162,7 +168,7 @@ def _write_npy(target: Path, blocks: Iterator[Block], _: Sequence[str]) -> int:
     count = 0
     with target.open("wb") as file:
         _npy_header(file, count)
-        for _indices, values in blocks:
+        for _indices, values, _support in blocks:
             file.write(values.astype("<f8").tobytes())
             count += len(values)
         file.seek(0)
@@ -176,10 +182,16 @@ def _npy_header(file: Any, count: int) -> None:
 
 
 def _write_npz(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> int:
-    """Two arrays of one archive cannot grow side by side, so this one is put together in memory."""
+    """Arrays of one archive cannot grow side by side, so this one is put together in memory."""
     found = list(blocks)
-    indices = np.concatenate([np.empty((len(names), 0), np.int64), *(i for i, _ in found)], axis=1)
-    values = np.concatenate([np.empty(0), *(v for _, v in found)])
+    empty = np.empty((len(names), 0), np.int64)
+    arrays: dict[str, NDArray[Any]] = {
+        "indices": np.concatenate([empty, *(indices for indices, _, _ in found)], axis=1),
+        "values": np.concatenate([np.empty(0), *(values for _, values, _ in found)]),
+    }
+    support = [counts for _, _, counts in found if counts is not None]
+    if support:
+        arrays["support"] = np.concatenate([empty, *support], axis=1)
     with target.open("wb") as file:
-        np.savez(file, indices=indices, values=values)
-    return len(values)
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    return len(arrays["values"])

@@ -24,12 +24,25 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.argument("store")
 @click.option("--peak", type=float, help="Largest possible value, for PSNR; the largest observed.")
+@click.option(
+    "--kind",
+    metavar="entries|fibres:MODE|slices:MODE",
+    default="entries",
+    show_default=True,
+    help="What was held out as a whole; errors within it are alike.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @quiet_option
 @computing_options
 @common_options
 def evaluate(
-    run: str, store: str, peak: float | None, as_json: bool, quiet: bool, computing: Computing
+    run: str,
+    store: str,
+    peak: float | None,
+    kind: str,
+    as_json: bool,
+    quiet: bool,
+    computing: Computing,
 ) -> None:
     """Compare the predictions of RUN with the observations in STORE, such as held-out ones.
 
@@ -39,23 +52,28 @@ def evaluate(
     Example:
       slrt-dask evaluate first cube-test
     """
+    from slrt_dask.cli.supporting import resting_on_nothing, unsupported_in
     from slrt_dask.data.store import open_store
     from slrt_dask.scoring import evaluate as scores_of
 
     completion, observed = _opened(run), open_store(store)
     with computing.connected(), stage_line(quiet) as progress:
-        scores = scores_of(completion, observed, peak=peak, progress=progress)
+        scores = scores_of(completion, observed, peak=peak, kind=kind, progress=progress)
+        unsupported = unsupported_in(completion, observed)
     if as_json:
-        click.echo(json.dumps(asdict(scores)))
+        click.echo(json.dumps({**asdict(scores), "unsupported": unsupported}))
         return
     for name, text in (
         ("RMSE", f"{scores.rmse:.6g}"),
+        ("standard error", f"{scores.rmse_error:.2g}"),
         ("MAE", f"{scores.mae:.6g}"),
         ("relative error", f"{scores.relative_error:.6g}"),
         ("PSNR", f"{scores.psnr:.4g} dB"),
         ("count", f"{scores.count:,}"),
     ):
         click.echo(f"{name:<16}{text:>12}")
+    if unsupported:
+        click.echo(resting_on_nothing(unsupported, scores.count, completion))
 
 
 @click.command()
@@ -63,39 +81,62 @@ def evaluate(
 @click.argument("indices")
 @click.option("-o", "--output", required=True, metavar="OUT", help="A new .csv, .npy or .npz.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+@click.option(
+    "--support", is_flag=True, help="Add how many observations the fibres through an entry have."
+)
 @quiet_option
 @computing_options
 @common_options
 def predict(
-    run: str, indices: str, output: str, overwrite: bool, quiet: bool, computing: Computing
+    run: str,
+    indices: str,
+    output: str,
+    overwrite: bool,
+    support: bool,
+    quiet: bool,
+    computing: Computing,
 ) -> None:
     """Predict entries: those at the INDICES in a file, one line or column each.
 
     INDICES is a .csv (from 0, with or without a header), a .tns (from 1), or a .npy or .npz with
     an array of shape (modes, entries) or (entries, modes). A value after the indices of a line is
-    not looked at. OUT gets the indices, from 0, and the values; a .npy the values only.
+    not looked at. OUT gets the indices, from 0, and the values; a .npy the values only. With
+    --support it gets, for every mode, the number of observations in the fibre through the entry;
+    predictions that rest on none at all are counted in any case.
 
     \b
     Example:
-      slrt-dask predict first wanted.csv -o found.csv
+      slrt-dask predict first wanted.csv -o found.csv --support
     """
     from slrt_dask.cli.index_files import read_indices, write_predictions
+    from slrt_dask.cli.supporting import count_unsupported, resting_on_nothing
     from slrt_dask.data.progress import tell
 
     completion = _opened(run)
     order = len(completion.shape)
 
+    if support:
+        from slrt_dask.support import check_support
+
+        check_support(completion.header)
+    unsupported = 0
+
     def predicted(progress: Progress | None) -> Iterator[Block]:
+        nonlocal unsupported
         done = 0
         for places in read_indices(indices, order):
             tell(progress, "predict", done, None)
-            yield places, completion.predict(places)
+            values = completion.predict(places)
+            unsupported += count_unsupported(completion, places, values)
+            yield places, values, completion.support(places) if support else None
             done += places.shape[1]
 
     names = completion.header.names or tuple(f"index_{mode}" for mode in range(order))
     with computing.connected(), stage_line(quiet) as progress:
         count = write_predictions(output, predicted(progress), names, overwrite=overwrite)
     click.echo(f"{output}: {count:,} predictions")
+    if unsupported:
+        click.echo(resting_on_nothing(unsupported, count, completion))
 
 
 @click.command()

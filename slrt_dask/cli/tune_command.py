@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slrt_dask.cli.computing import Computing, computing_options
-from slrt_dask.cli.fit_options import PRECISION
+from slrt_dask.cli.fit_options import HELD_OUT, PRECISION
 from slrt_dask.cli.options import (
     AUTO,
     NUMBER_OR_AUTO,
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 @click.option("--hankel", type=WHOLE_NUMBERS, metavar="T,T,…",
               help="Windows of low rank: offsets in every mode, 1 for a mode without.")  # fmt: skip
 @click.option("--validation", metavar="STORE2", help="Held-out observations to judge on.")
+@HELD_OUT
+@click.option("--run", metavar="DIR", help="Keep every trial there; the same again goes on.")
 @click.option("--precision", type=PRECISION, default="float64", help="Of the solver's vectors.")
 @click.option("--max-seconds", type=float, help="Try nothing more after this time.")
 @click.option("--output", metavar="JSON", help="Write what was tried to a file.")
@@ -47,6 +49,8 @@ def tune(
     output: str | None,
     plot: str | None,
     quiet: bool,
+    run: str | None,
+    held_out: str | None,
     computing: Computing,
     **flags: Any,
 ) -> None:
@@ -59,6 +63,7 @@ def tune(
     Examples:
       slrt-dask tune cube-train --plot search.png
       slrt-dask tune cube-train --ranks 10,10,5 --workers 2
+      slrt-dask tune cube-train --held-out fibres:2 --run searched
     """
     from slrt_dask.data.store import open_store
     from slrt_dask.hankel import Hankel
@@ -72,6 +77,8 @@ def tune(
                 open_store(store),
                 constraint=None if hankel is None else Hankel(hankel),
                 validation=None if validation is None else open_store(validation),
+                held_out=held_out or AUTO,
+                run_directory=run,
                 client=client,
                 memory_limit=computing.memory_limit,
                 threads=computing.threads,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.data import coordinates, html
 from slrt_dask.data.header import PartitionInfo, StoreHeader
+from slrt_dask.data.holding_out import Kind, KindLike
 from slrt_dask.data.layout import Columns, read_header, read_partition
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, normal_path
@@ -139,16 +140,23 @@ class ObservationStore:
         seed: int = 0,
         train_path: StorePath | None = None,
         test_path: StorePath | None = None,
+        kind: KindLike | Kind = "entries",
         *,
         progress: Progress | None = None,
     ) -> tuple[ObservationStore, ObservationStore]:
         """Two new stores: about 1 − test of the observations, and the rest, held out.
 
-        Which part an observation goes to depends on its index and the seed only. The paths are
-        `<path>-train` and `<path>-test` if left out.
+        kind : what is held out: single "entries"; whole fibres, as ("fibres", mode) or
+            "fibres:2"; whole slices, as ("slices", mode); or "auto", what most of the gaps are
         progress : called with a stage, how much of it is done, and how much there is
+
+        Which part an observation goes to depends on its index and the seed only (of slices, on
+        how many observations each has too). The paths are `<path>-train` and `<path>-test` if left
+        out.
         """
-        places = split_store(self.path, self.header, test, seed, train_path, test_path, progress)
+        places = split_store(
+            self.path, self.header, test, seed, train_path, test_path, kind, progress
+        )
         return open_store(places[0]), open_store(places[1])
 
     def __repr__(self) -> str:

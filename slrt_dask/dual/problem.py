@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Bounds, Certificate
 from slrt_dask.dual.inner import ConjugateGradient, InnerOutcome
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
 from slrt_dask.dual.operator import Factors
-from slrt_dask.dual.sampling import ValidationError
+from slrt_dask.dual.sampling import ValidationErrors
 from slrt_dask.dual.sums import DerivativeRowSums, HessianRightHandSide, NormOfObservations, RowSums
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput
@@ -196,11 +197,14 @@ class DualProblem:
         )
         return bounds.certificate(lower, upper)
 
-    def validation_error(self, evaluation: Evaluation, validation: ObservationStore) -> float:
-        """Root mean square error on held-out observations, which the blocks hold too."""
+    def validation_errors(
+        self, evaluation: Evaluation, validation: ObservationStore, kind: Kind
+    ) -> SquaredErrors:
+        """Of held-out observations, which the blocks hold too; kind : what was held out."""
         factors = Factors.of(evaluation.point)
-        program = ValidationError(evaluation.dual.name, factors, self.weights)
-        return float(self.engine.run(program))
+        program = ValidationErrors(evaluation.dual.name, factors, self.weights, kind)
+        errors: SquaredErrors = self.engine.run(program)
+        return errors
 
     def correction(self, evaluation: Evaluation) -> Correction | None:
         """What makes the answer satisfy a linear constraint; None where there is no such thing."""

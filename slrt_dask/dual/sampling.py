@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.data.holding_out import SINGLY, Kind, SquaredErrors
 from slrt_dask.dual.operator import Factors, Matrix, aligned, crossing_sums
 from slrt_dask.engine.block import Block, Vector
 from slrt_dask.engine.program import Finished, Program
@@ -147,12 +148,13 @@ def _local_sums_in_box(
 
 
 @dataclass(frozen=True)
-class ValidationError(Program):
-    """Root mean square error at the held-out places that the blocks carry."""
+class ValidationErrors(Program):
+    """Squared errors at the held-out places that the blocks carry, by what was held out."""
 
     vector: str
     factors: Factors
     weights: tuple[float, ...]
+    kind: Kind = SINGLY
 
     label = "validate"
 
@@ -164,13 +166,16 @@ class ValidationError(Program):
         if message is None:
             return (crossing_sums(block, self.factors, dual, total and total[0]),)
         queries, wanted = block.query_index, block.query_values
-        squares, count = total or (0.0, 0)
+        counts, squares = total or (0.0, 0.0)
         if queries is None or wanted is None:
-            return squares, count
+            return counts, squares
         found = sample_queries(block.index, queries, dual, self.factors, self.weights, message)
-        return squares + float(np.sum((found - wanted) ** 2)), count + len(wanted)
+        errors = SquaredErrors.of(self.kind, queries.rows, found - wanted)
+        return counts + errors.counts, squares + errors.squares
 
     def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
         if message is None:
             return with_empty_row(total[0])
-        return Finished(math.sqrt(total[0] / max(total[1], 1)))
+        counts, squares = total
+        none = SquaredErrors.none()
+        return Finished(SquaredErrors(none.counts + counts, none.squares + squares))

@@ -1,7 +1,9 @@
 """Writing a fitted model from where its parts are: dual entries and the slab mode's fibre sums.
 
-Neither goes through the driver. Every share writes the dual entries of its own partitions, and the
-one task that ends the reduction of the fibre sums writes those.
+With them goes what is needed to count the observations behind a prediction: how many there are in
+each fibre of the slab mode, and which entries are none. None of it goes through the driver. Every
+share writes the dual entries of its own partitions, and the one task that ends the reduction of the
+fibre sums writes those.
 """
 
 from __future__ import annotations
@@ -17,15 +19,20 @@ import zarr
 from numpy.typing import NDArray
 
 from slrt_dask.data.layout import write_partition
-from slrt_dask.dual.operator import Factors, Matrix, crossing_sums
+from slrt_dask.dual.bounds import MARKS
+from slrt_dask.dual.operator import Factors, crossing_sums
 from slrt_dask.dual.working_set import restore_extra
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Finished, Program
 from slrt_dask.engine.share import Share
 from slrt_dask.errors import StoreCorrupt
+from slrt_dask.kernels.bounds import OBSERVED
 
 SUMS_ARRAY = "fibre_sums"
 KEYS_ARRAY = "fibre_keys"
+COUNTS_ARRAY = "fibre_counts"
+EXTRA_ARRAY, SLICES_ARRAY = "extra_", "slice_counts_"
+"""Followed by a partition's number, and by a mode."""
 CHUNK_BYTES = 2**24
 
 
@@ -39,6 +46,26 @@ def write_dual_partitions(share: Share, path: str, vector: str) -> dict[int, int
             path, name, columns, share.partition_vector(number, vector)
         )
     return checksums
+
+
+def write_extra(share: Share, group: str) -> dict[str, int]:
+    """Write which entries of a share's partitions are no observations; checksums by name."""
+    checksums = {}
+    for number in share.assignment.partitions:
+        bits = np.packbits(share.partition_extra(number))
+        name = f"{EXTRA_ARRAY}{number:05d}"
+        checksums[name] = write_array(group, name, bits)
+    return checksums
+
+
+def slice_counts(share: Share) -> tuple[NDArray[np.int64], ...]:
+    """How many of a share's observations have each index, K arrays (n_k,)."""
+    counts = tuple(np.zeros(length, dtype=np.int64) for length in share.assignment.store.shape)
+    for number in share.assignment.partitions:
+        seen = ~share.partition_extra(number)
+        for count, column in zip(counts, share.partition_columns(number), strict=True):
+            count += np.bincount(column[seen], minlength=len(count))
+    return counts
 
 
 def write_dual_files(share: Share, directory: str, vectors: tuple[str, ...]) -> dict[int, int]:
@@ -111,36 +138,42 @@ def _dual_file(share: Share, directory: str, number: int) -> str:
 class WriteFibreSums(Program):
     """Write T_p = U_pᵀ Z_p, (fibres, r_p), and its fibres' keys if not all are numbered.
 
-    The outcome is a checksum for each array written.
+    Beside them, how many observations each fibre has, (fibres,). The outcome is a checksum for
+    each array written.
+
+    marked : whether the blocks have entries that are no observations, and marks that tell
     """
 
     vector: str
     factors: Factors
     slab_mode: int
     group: str
+    marked: bool
 
     label = "write-sums"
 
     def first(self) -> None:
         return None
 
-    def step(
-        self, block: Block, message: None, total: Any
-    ) -> tuple[Matrix, NDArray[np.int64] | None]:
+    def step(self, block: Block, message: None, total: Any) -> Any:
         sums = crossing_sums(block, self.factors, block.vector(self.vector), total and total[0])
-        return sums, block.numbering.known
+        fibres = block.index.fibres[self.slab_mode]
+        if self.marked:
+            fibres = fibres[(block.vector(MARKS).astype(np.int64) & OBSERVED) > 0]
+        counts = np.bincount(fibres, minlength=len(sums)).astype(np.int64)
+        return sums, counts if total is None else total[1] + counts, block.numbering.known
 
     def combine(self, left: Any, right: Any) -> Any:
         # Every block knows the same keys; only the sums are added.
-        return left[0] + right[0], left[1]
+        return left[0] + right[0], left[1] + right[1], left[2]
 
     def advance(self, message: None, total: Any) -> Finished:
-        sums, keys = total
+        sums, counts, keys = total
         columns = self.factors.ranks[self.slab_mode]
-        checksums = {SUMS_ARRAY: write_array(self.group, SUMS_ARRAY, sums[:, :columns])}
+        arrays = {SUMS_ARRAY: sums[:, :columns], COUNTS_ARRAY: counts}
         if keys is not None:
-            checksums[KEYS_ARRAY] = write_array(self.group, KEYS_ARRAY, keys)
-        return Finished(checksums)
+            arrays[KEYS_ARRAY] = keys
+        return Finished({name: write_array(self.group, name, arrays[name]) for name in arrays})
 
 
 def write_array(group_path: str, name: str, values: Any) -> int:

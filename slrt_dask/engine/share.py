@@ -163,6 +163,10 @@ class Share:
             pieces.append([column[chosen] for column in contents.block.columns])
         return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
 
+    def partition_extra(self, partition: int) -> NDArray[np.bool_]:
+        """Which of one partition's entries are not the store's."""
+        return np.concatenate([piece.contents().extra for piece in self._pieces(partition)])
+
     def partition_vector(self, partition: int, name: str) -> NDArray[Any]:
         """A named vector over one whole partition, in the store's order."""
         return np.concatenate([block.vector(name) for block in self._pieces(partition)])

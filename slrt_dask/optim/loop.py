@@ -15,6 +15,7 @@ from slrt_dask.errors import InvalidConfig
 from slrt_dask.optim.manifold import Point, ranks_of
 from slrt_dask.optim.measured import MeasuredProblem
 from slrt_dask.optim.method import Method, MethodState, StateType
+from slrt_dask.optim.patience import Patience
 from slrt_dask.optim.problem import AnyProblem, Certificate, Evaluation
 from slrt_dask.optim.records import IterationRecord, Observer
 from slrt_dask.optim.stopping import NOTHING_TO_GAIN, STAGE_ENDS, StopReason, StopRules
@@ -65,6 +66,7 @@ def minimise(
     clock: Callable[[], float] = time.monotonic,
     validate: Callable[[Any], float] | None = None,
     grow: Grow | None = None,
+    patience: Patience | None = None,
     elapsed: float = 0.0,
     event: str = "",
 ) -> Outcome[StateType]:
@@ -72,10 +74,11 @@ def minimise(
 
     The certificate is computed every certify_every iterations and whenever the run would end, the
     validation error every iteration. After a certificate, and before the run would end for want of
-    anything to gain, `grow` may give a point of other ranks to go on from. An interrupt
-    (KeyboardInterrupt) ends the run at the last accepted state, and the certificate is still
-    computed; a second one is raised. elapsed is the time that an earlier part of the run took,
-    event what is to be told with the first row.
+    anything to gain, `grow` may give a point of other ranks to go on from. With patience the run
+    ends at the point whose validation error was the least, for which it makes one more iteration.
+    An interrupt (KeyboardInterrupt) ends the run at the last accepted state, and the certificate is
+    still computed; a second one is raised. elapsed is the time that an earlier part of the run
+    took, event what is to be told with the first row.
     """
     if certify_every < 1:
         raise InvalidConfig(f"certify_every is {certify_every}; give 1 or more")
@@ -85,12 +88,16 @@ def minimise(
     state: StateType = start if isinstance(start, MethodState) else method.init(problem, start)
     records: list[IterationRecord] = []
     certified: Certified | None = None
+    notes = [event] if event else []
 
     def tell(certified: Certified | None, seconds: float, error: float | None) -> None:
         nonlocal told, swept
         effort, swept = problem.sweeps - swept, problem.sweeps
+        if patience is not None and error is not None and problem.looseness == 1.0:
+            patience.see(state, error)
         row = _record(state, certified, seconds, effort, error)
-        records.append(row if records else replace(row, event=event))
+        records.append(replace(row, event="; ".join(notes)))
+        notes.clear()
         told = True
         for observer in observers:
             observer.on_record(records[-1], state)
@@ -99,10 +106,12 @@ def minimise(
         while True:
             seconds = clock() - began
             stage = rules.loosened(problem.looseness)
-            reason = stage.reason(state, seconds)
+            back = None if patience is None else patience.ended
+            stage = replace(stage, chosen=stage.chosen or back is not None)
+            reason = back or stage.reason(state, seconds)
             if reason is not None or _is_due(state, certify_every):
                 certified = certify(problem, method, state, stage, rough=reason is None)
-                if stage.gap_is_closed(certified.certificate):
+                if back is None and stage.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
             if told:  # a resumed state: what its certificate took was counted with its own row
                 swept = problem.sweeps
@@ -114,11 +123,12 @@ def minimise(
             if wider is not None:
                 certified, told, state = None, False, _moved(problem, method, state, wider)
             elif reason in STAGE_ENDS and problem.next_stage():
-                certified, told, state = (
-                    None,
-                    False,
-                    _moved(problem, method, state, state.evaluation),
-                )
+                here = state.evaluation
+                certified, told, state = None, False, _moved(problem, method, state, here)
+            elif patience is not None and (why := patience.reason_to_go_back(state, reason)):
+                best = _moved(problem, method, state, state.evaluation, patience.point)
+                notes.append(f"went back to iteration {patience.iteration}")
+                certified, told, state, patience.ended = None, False, best, why
             elif reason is not None:
                 break
             else:
@@ -170,11 +180,19 @@ def _grown(
 
 
 def _moved(
-    problem: AnyProblem, method: Method[StateType], state: StateType, to: Evaluation
+    problem: AnyProblem,
+    method: Method[StateType],
+    state: StateType,
+    to: Evaluation,
+    point: Point | None = None,
 ) -> StateType:
-    """Begin at a point of other ranks, or at the same under another problem: an iteration."""
-    problem.reshape(ranks_of(to.point))
-    fresh = method.init(problem, to.point, warm=to)
+    """Begin at a point of other ranks, or at the same under another problem: an iteration.
+
+    point : where to begin, if not where `to` is, whose dual is then only a start
+    """
+    point = to.point if point is None else point
+    problem.reshape(ranks_of(point))
+    fresh = method.init(problem, point, warm=to)
     return replace(fresh, iteration=state.iteration + 1)
 
 

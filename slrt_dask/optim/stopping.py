@@ -27,6 +27,9 @@ class StopReason(Enum):
         "Stopped: no further decrease was found, and inner solves ended before their tolerance."
     )
     CHOSEN = "Stopped: at the factors that predicted held-out observations best."
+    VALIDATION = (
+        "Stopped: the error on held-out observations fell no further; its best point was kept."
+    )
     ITERATIONS = "Stopped: the iteration limit was reached."
     SECONDS = "Stopped: the time limit was reached."
     INTERRUPTED = "Stopped: interrupted by the user; the last accepted point was kept."

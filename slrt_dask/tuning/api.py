@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import distributed
@@ -11,9 +13,13 @@ import distributed
 from slrt_dask.arguments import Free, settings_for
 from slrt_dask.combining import Constraint, constraints_of
 from slrt_dask.connection import Connection
+from slrt_dask.data.holding_out import KindLike
+from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
 from slrt_dask.request import Request
+from slrt_dask.runs import SEARCHING, SETTINGS, refuse_used_directory
+from slrt_dask.searching import ALONE, kept
 from slrt_dask.tuning.tuning import Tuning, tuned
 
 
@@ -33,16 +39,22 @@ def tune(
     precision: str = "float64",
     seed: int = 0,
     observers: Sequence[Any] = (),
+    held_out: KindLike = "auto",
+    run_directory: str | os.PathLike[str] | None = None,
 ) -> Tuning:
     """Find the ranks and weights that predict held-out observations best; fit nothing else.
 
     The arguments are those of `complete`. Of constraints only a Hankel structure matters here.
     observers : those with a method `on_trial` are told of every setting that was tried
+    held_out : what to judge on: "entries", ("fibres", mode) or ("slices", mode); or "auto", what
+        most of the gaps are
+    run_directory : where every trial is kept as it is made; called again with the same settings,
+        the search goes on from there, or tells what it found
     """
-    free = Free.of(ranks, C)
+    free = Free.of(ranks, C, held_out)
     if free.certified:
         raise InvalidInput("certified ranks grow during a fit; search with ranks 'auto' or numbers")
-    if not (free.ranks or free.C):
+    if not free.anything:
         raise InvalidInput("ranks and C are both given, so there is nothing to search for")
     constraints = constraints_of(constraint)
     constraints.check_shape(store.shape)
@@ -62,4 +74,14 @@ def tune(
     told = tuple(observer.on_trial for observer in observers if hasattr(observer, "on_trial"))
     with contextlib.nullcontext() if client is None else Connection(client) as connection:
         request = Request(store, settings, connection, memory_limit, threads, validation)
-        return tuned(request, free, told)
+        where = None if run_directory is None else _search_directory(run_directory)
+        with kept(where, request, free, ALONE) as journal:
+            return tuned(request, free, told, journal)
+
+
+def _search_directory(directory: str | os.PathLike[str]) -> Path:
+    """A directory that is new or empty, or holds a search."""
+    path = Path(normal_path(directory))
+    if (path / SEARCHING).exists() and not (path / SETTINGS).exists():
+        return path
+    return refuse_used_directory(directory)

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slrt_dask.arguments import Free
-from slrt_dask.completion import TemporaryPlace
 from slrt_dask.config import FitSettings
-from slrt_dask.data.location import is_url, scratch_parent
-from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import InvalidInput, MemoryBudgetExceeded
-from slrt_dask.monitor import describe_trial
+from slrt_dask.data.holding_out import SINGLY, Kind
 from slrt_dask.optim.manifold import Point
-from slrt_dask.recovery import persist
 from slrt_dask.request import Request
 from slrt_dask.runs import Start
 from slrt_dask.tuning.candidate import Candidate, Freedom
-from slrt_dask.tuning.search import Search, Tried
-from slrt_dask.tuning.trials import Trials, settings_of
+from slrt_dask.tuning.dividing import divided
+from slrt_dask.tuning.journal import Journal
+from slrt_dask.tuning.running import Listener, Searching
+from slrt_dask.tuning.search import Tried
+from slrt_dask.tuning.trials import settings_of
 
-HELD_OUT = 0.1
-"""The part of the observations that candidates are judged on."""
-HELD_OUT_SEED = 1
-FEWEST = 50
-"""Observations of which some can be held out."""
 MOST_TRIALS = 60
 logger = logging.getLogger("slrt_dask")
-Listener = Callable[[Tried], None]
 
 
 @dataclass(frozen=True)
@@ -43,32 +33,46 @@ class Tuning:
     point : its factors, K matrices (n_k, r_k)
     history : all candidates, in the order in which they were tried
     held_out : how many observations they were judged on
+    kind : which observations were held out together;  why : and why these
     cut_short : whether a time limit ended the search
+    seconds : that all trials took
+    events : what befell the search
     """
 
     settings: FitSettings
     point: Point
     history: tuple[Tried, ...]
     held_out: int
+    kind: Kind = SINGLY
+    why: str = ""
     cut_short: bool = False
+    seconds: float = 0.0
+    events: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def best(self) -> Tried:
+        return min(self.history, key=lambda tried: tried.error)
 
     @property
     def error(self) -> float:
         """Of the best candidate."""
-        return min(tried.error for tried in self.history)
+        return self.best.error
 
     @property
     def standard_error(self) -> float:
-        """Of that error, were misfits normal."""
-        return self.error / math.sqrt(2 * self.held_out)
+        """Of that error: by how much it would differ on others that are held out in the same way.
+
+        It does not tell of the choice: the least of many errors is too small by itself.
+        """
+        return self.best.standard_error
 
     def __str__(self) -> str:
-        strengths = min(self.history, key=lambda tried: tried.error).candidate.strengths
-        products = ", ".join(f"{strength:.4g}" for strength in strengths)
+        products = ", ".join(f"{strength:.4g}" for strength in self.best.candidate.strengths)
         return (
             f"chosen among {len(self.history)} settings: ranks {self.settings.ranks}, "
             f"C·λ = ({products}), which predict {self.held_out:,} held-out observations with a "
             f"root mean square error of {self.error:.4g} ± {self.standard_error:.1g}"
+            + (f"; held out were {self.kind}, {self.why}" if self.why else "")
             + (" (the time limit ended the search)" if self.cut_short else "")
         )
 
@@ -80,7 +84,8 @@ class Tuning:
     @property
     def start(self) -> Start:
         """Where a fit with these settings begins."""
-        return Start(self.point, str(self), self.to_table())
+        held_out = {"count": self.held_out, "kind": self.kind.word, "why": self.why}
+        return Start(self.point, str(self), self.to_table(), held_out)
 
     def to_table(self) -> list[dict[str, Any]]:
         """One row per candidate, as JSON takes it."""
@@ -89,6 +94,7 @@ class Tuning:
                 "ranks": list(tried.candidate.ranks),
                 "strengths": list(tried.candidate.strengths),
                 "error": tried.error,
+                "standard_error": tried.standard_error,
                 "iterations": tried.iterations,
                 "sweeps": tried.sweeps,
                 "seconds": tried.seconds,
@@ -97,83 +103,54 @@ class Tuning:
         ]
 
 
-def tuned(request: Request, free: Free, listeners: tuple[Listener, ...] = ()) -> Tuning:
+def tuned(
+    request: Request,
+    free: Free,
+    listeners: tuple[Listener, ...] = (),
+    journal: Journal | None = None,
+) -> Tuning:
     """Search from a request whose settings say what is fixed.
 
     Candidates are fitted without bounds and rows, which the chosen one then has to satisfy; a
     Hankel structure is part of every fit. They are judged on the request's held-out observations
-    if it has any, or else on a tenth of its own.
+    if it has any, or else on a tenth of its own. What is in the journal is not tried again.
     """
+    journal = journal or Journal()
     structure = _structure(request.settings)
-    with _divided(request) as divided:
-        searched = replace(divided, settings=replace(request.settings, constraint=structure))
-        lengths = _lengths(searched)
-        shares = searched.settings.lambdas or tuple(map(float, lengths))
+    with divided(request, free.held_out, journal.directory) as parts:
+        settings = replace(request.settings, constraint=structure)
+        parts = replace(parts, request=replace(parts.request, settings=settings))
+        lengths = _lengths(parts.request)
+        shares = settings.lambdas or tuple(map(float, lengths))
         freedom = Freedom(
             lengths, ranks=free.ranks, strength=free.C,
-            shares=free.C and searched.settings.lambdas is None and structure is None,
+            shares=free.C and settings.lambdas is None and structure is None,
         )  # fmt: skip
         first = Candidate.first(lengths, shares)
         if not free.ranks:
-            first = replace(first, ranks=searched.settings.ranks)
+            first = replace(first, ranks=settings.ranks)
         if not free.C:
-            C = searched.settings.C
-            first = replace(first, strengths=tuple(C * share for share in shares))
+            first = replace(first, strengths=tuple(settings.C * share for share in shares))
         allowed = request.settings.max_seconds
-        until = math.inf if allowed is None else time.monotonic() + allowed
-        history = _searched(searched, freedom, first, shares, listeners, until)
-        assert divided.validation is not None
+        until = math.inf if allowed is None else time.monotonic() + allowed - journal.seconds
+        events: list[str] = []
+        search = Searching(parts, freedom, first, shares, listeners, until, journal, events)
+        history = search.persistently(MOST_TRIALS)
+        assert parts.request.validation is not None
         best = min(history, key=lambda tried: tried.error)
-        settings = settings_of(best.candidate, request.settings, shares)
-        cut_short = time.monotonic() > until
-        tuning = Tuning(settings, best.point, tuple(history), divided.validation.nnz, cut_short)
+        tuning = Tuning(
+            settings_of(best.candidate, request.settings, shares),
+            best.point,
+            tuple(history),
+            parts.request.validation.nnz,
+            parts.kind,
+            parts.why,
+            time.monotonic() > until,
+            journal.seconds,
+            tuple(events),
+        )
     logger.info("%s", tuning)
     return tuning
-
-
-def _searched(
-    request: Request,
-    freedom: Freedom,
-    first: Candidate,
-    shares: tuple[float, ...],
-    listeners: tuple[Listener, ...],
-    until: float,
-) -> list[Tried]:
-    """All that was tried; when workers are lost the search begins again."""
-    begun = replace(request, settings=settings_of(first, request.settings, shares))
-
-    in_memory = begun.plan().in_memory
-
-    def fits_in(settings: FitSettings) -> None:
-        if replace(request, settings=settings).plan().in_memory != in_memory:
-            raise MemoryBudgetExceeded("observations would have to leave memory for it")
-
-    def attempt() -> list[Tried]:
-        with begun.fitting() as fit:
-            trials = Trials(fit, shares, fits_in)
-
-            def heard(candidate: Candidate, warm: Tried | None) -> Tried | None:
-                if warm is not None and time.monotonic() > until:
-                    return None
-                tried = trials.attempt(candidate, warm)
-                if tried is not None:
-                    logger.info("%s", describe_trial(tried))
-                    for listener in listeners:
-                        listener(tried)
-                return tried
-
-            search = Search(freedom, heard, MOST_TRIALS)
-            search.run(first)
-            return [replace(tried, held=None) for tried in search.history]
-
-    return persist(
-        attempt,
-        request.connection,
-        plan=begun.plan,
-        reached=lambda: -1,
-        events=[],
-        remedy="start workers and search again",
-    )
 
 
 def _structure(settings: FitSettings) -> Any:
@@ -187,27 +164,3 @@ def _structure(settings: FitSettings) -> Any:
 def _lengths(request: Request) -> tuple[int, ...]:
     tau = request.settings.tau or (1,) * request.store.order
     return tuple(n - t + 1 for n, t in zip(request.store.shape, tau, strict=True))
-
-
-@contextlib.contextmanager
-def _divided(request: Request) -> Iterator[Request]:
-    """The request with held-out observations: those given, or some of its own."""
-    if request.validation is not None:
-        yield request
-        return
-    store: ObservationStore = request.store
-    if store.nnz < FEWEST:
-        raise InvalidInput(
-            f"{store.nnz} observations are too few to hold some of them out and find ranks or C; "
-            "give both"
-        )
-    if request.connection is not None and is_url(store.path):
-        raise InvalidInput(
-            f"{store.path} is a URL, and workers may not see what is held out on the disk of this "
-            "machine; split the store yourself, and give one part as validation"
-        )
-    place = TemporaryPlace(scratch_parent(store.path) if request.connection else None)
-    train, held_out = store.split(
-        HELD_OUT, HELD_OUT_SEED, train_path=f"{place.path}/train", test_path=f"{place.path}/test"
-    )
-    yield replace(request, store=train, validation=held_out)

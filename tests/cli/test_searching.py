@@ -7,7 +7,7 @@ import json
 import pytest
 
 import slrt_dask
-from slrt_dask.tuning import candidate
+from slrt_dask.tuning import candidate, trials
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +77,48 @@ def test_the_search_alone_shows_what_it_tried_and_the_next_command(run_command, 
         "fit", store.path, *flags, "--run", tmp_path / "run", "--max-iterations", "1"
     )
     assert again.exit_code == 0, again.stderr
+
+
+def test_a_search_that_is_kept_is_not_made_again_and_what_it_held_out_is_said(
+    run_command, store, tmp_path
+):
+    flags = (
+        "tune", store.path, "--ranks", "4,4,3", "--lambdas", "1,1,1", "--threads", "1",
+        "--run", tmp_path / "kept", "--held-out", "fibres:2", "--output", tmp_path / "tried.json",
+    )  # fmt: skip
+    first, again = run_command(*flags), run_command(*flags)
+    assert first.exit_code == again.exit_code == 0, again.stderr
+    assert first.stdout == again.stdout
+    assert "held out were fibres of mode 2, as was asked" in first.stdout
+    assert " ± " in first.stdout.splitlines()[0]
+    assert json.loads((tmp_path / "tried.json").read_text())["held_out"]["kind"] == "fibres:2"
+    said = run_command("resume", tmp_path / "kept")
+    assert said.exit_code == 1
+    assert "holds a search and no fit" in said.stderr
+
+
+def test_a_fit_that_was_stopped_in_its_search_is_resumed(run_command, store, tmp_path, monkeypatch):
+    stop = trials.Trials.attempt
+    made = []
+
+    def stopping(self, candidate, warm):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(candidate)
+        return stop(self, candidate, warm)
+
+    flags = (store.path, "--ranks", "4,4,3", "--lambdas", "1,1,1", "--threads", "1", "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(trials.Trials, "attempt", stopping)
+        said = run_command("fit", *flags, "--run", tmp_path / "run")
+        assert said.exit_code != 0
+    assert (tmp_path / "run" / "search" / "0001.json").exists()
+    resumed = run_command("resume", tmp_path / "run", "--threads", "1", "--quiet")
+    assert resumed.exit_code == 0, resumed.stderr
+    whole = run_command("fit", *flags, "--run", tmp_path / "whole")
+    ends = [said.stdout.split("\n")[1] for said in (resumed, whole)]
+    assert ends[0] == ends[1]
+    assert ends[0].startswith("certificate")
 
 
 def test_there_must_be_something_to_search_for(run_command, store):

@@ -153,3 +153,53 @@ def test_predict_replaces_a_file_only_when_told_to(run_command, fitted, tmp_path
     assert (refused.exit_code, output.read_text()) == (1, "mine")
     assert run_command("predict", fitted[0], wanted, "-o", output, "--overwrite").exit_code == 0
     assert output.read_text().startswith("index_0,index_1,index_2,value\n")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_predict_adds_the_support_of_every_entry_when_asked(run_command, fitted, tmp_path, suffix):
+    output = tmp_path / f"found{suffix}"
+    wanted = wanted_file(tmp_path, "plain.csv")
+    said = run_command("predict", fitted[0], wanted, "-o", output, "--support")
+    assert said.exit_code == 0, said.stderr
+    expected = slrt_dask.load_completion(fitted[0]).support(WANTED)
+    if suffix == ".csv":
+        assert output.read_text().splitlines()[0].endswith(",support_0,support_1,support_2")
+        found = np.loadtxt(output, delimiter=",", skiprows=1)[:, 4:].T
+    else:
+        with np.load(output) as archive:
+            found = archive["support"]
+    np.testing.assert_array_equal(found, expected)
+    assert "rest on nothing" not in said.stdout
+
+
+def test_predictions_that_rest_on_nothing_are_counted(run_command, tmp_path):
+    tensor = np.random.default_rng(0).random((8, 7, 6))
+    tensor[2] = np.nan
+    store = slrt_dask.from_array(tmp_path / "store", tensor)
+    fit = ("--ranks", "2,2,2", "--C", "1", "--center", "--max-iterations", "1", "--quiet")
+    assert run_command("fit", store.path, *fit, "--run", tmp_path / "run").exit_code == 0
+    np.save(tmp_path / "wanted.npy", np.array([[2, 2, 3], [0, 5, 1], [1, 1, 1]]))
+    wanted = tmp_path / "wanted.npy"
+    said = run_command("predict", tmp_path / "run", wanted, "-o", tmp_path / "found.csv")
+    assert "2 of 3 predictions rest on nothing" in said.stdout
+    assert f"they are {store.mean:.6g}, as all such" in said.stdout
+    missing = slrt_dask.from_array(tmp_path / "missing", np.where(np.isnan(tensor), 1.0, np.nan))
+    said = run_command("evaluate", tmp_path / "run", missing.path, "--kind", "slices:0")
+    assert "42 of 42 predictions rest on nothing" in said.stdout
+    said = run_command("evaluate", tmp_path / "run", store.path, "--json")
+    scores = json.loads(said.stdout)
+    assert scores["unsupported"] == 0
+    assert 0.0 < scores["rmse_error"] < scores["rmse"]
+
+
+def test_split_holds_whole_fibres_out_and_fit_is_patient(run_command, store, tmp_path):
+    parts = ("--train-path", tmp_path / "train", "--test-path", tmp_path / "test")
+    said = run_command("split", store.path, "--test", "0.2", "--kind", "fibres:2", *parts)
+    assert said.exit_code == 0, said.stderr
+    flags = ("--ranks", "4,4,3", "--C", "100", "--patience", "2", "--gap-tolerance", "0")
+    flags += ("--validation", tmp_path / "test", "--quiet", "--threads", "1")
+    said = run_command("fit", tmp_path / "train", *flags, "--run", tmp_path / "run")
+    assert "its best point was kept" in said.stdout, said.stderr
+    said = run_command("split", store.path, "--kind", "rows")
+    assert said.exit_code == 1
+    assert "'rows' is nothing that can be held out" in said.stderr

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from slrt_dask.data import from_coo, open_store
+from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.split import is_held_out
 from slrt_dask.errors import InvalidInput, StoreExists
 from tests.data.helpers import coo_store, tensor_with_holes
@@ -102,3 +103,73 @@ def test_the_paths_can_be_chosen(tmp_path):
     store = coo_store(tmp_path / "store", tensor_with_holes((9, 8)))
     store.split(0.5, train_path=tmp_path / "a", test_path=tmp_path / "b")
     assert open_store(tmp_path / "a").nnz + open_store(tmp_path / "b").nnz == store.nnz
+
+
+def held_mask(store, **options):
+    """Which observations are held out, as an array, and all of them."""
+    _, test = store.split(0.2, 3, **options)
+    return ~np.isnan(test.to_array()), ~np.isnan(store.to_array())
+
+
+@pytest.mark.parametrize("kind", [("fibres", 0), "fibres:2", ("slices", 1), "slices:0"])
+def test_fibres_and_slices_are_held_out_as_a_whole(tmp_path, kind):
+    tensor = tensor_with_holes((20, 19, 18), observed=0.6)
+    found = []
+    for name, options in (("one", {}), ("many", {"slab_mode": 1, "partition_entries": 300})):
+        store = coo_store(tmp_path / name, tensor, **options)
+        found.append(held_mask(store, kind=kind))
+    (held, seen), (again, _) = found
+    np.testing.assert_array_equal(held, again)
+    what, mode = kind.split(":") if isinstance(kind, str) else kind
+    across = (int(mode),) if what == "fibres" else tuple({0, 1, 2} - {int(mode)})
+    held_of, seen_of = held.sum(axis=across), seen.sum(axis=across)
+    assert ((held_of == 0) | (held_of == seen_of)).all()
+    assert 0.1 < held.sum() / seen.sum() < 0.35
+
+
+def test_slices_hold_what_is_wanted_and_at_most_one_of_them_more(tmp_path):
+    tensor = tensor_with_holes((20, 9, 8), observed=0.6)
+    store = coo_store(tmp_path / "store", tensor)
+    counts = (~np.isnan(tensor)).sum(axis=(1, 2))
+    for number, test in enumerate((0.01, 0.1, 0.4)):
+        paths = (tmp_path / f"a{number}", tmp_path / f"b{number}")
+        held = store.split(test, 0, *paths, ("slices", 0))[1].nnz
+        assert test * store.nnz <= held <= test * store.nnz + counts.max()
+
+
+def test_the_kind_of_the_gaps_can_be_found(tmp_path):
+    tensor = tensor_with_holes((30, 20, 8), observed=0.99)
+    tensor[np.random.default_rng(1).random((30, 20)) < 0.3] = np.nan
+    held, seen = held_mask(coo_store(tmp_path / "store", tensor), kind="auto")
+    assert set(np.unique(held.sum(axis=2) / np.maximum(seen.sum(axis=2), 1))) == {0.0, 1.0}
+
+
+def test_a_mode_may_be_named():
+    assert Kind.of("slices:hour", 2, ("day", "hour")) == Kind("slices", 1)
+    with pytest.raises(InvalidInput, match="or one of day, hour"):
+        Kind.of("slices:week", 2, ("day", "hour"))
+
+
+@pytest.mark.parametrize("kind", ["rows", ("fibres", 2), "slices:-1", ("slices",), "fibres", 3])
+def test_other_kinds_are_refused_with_the_possible_ones(tmp_path, kind):
+    store = coo_store(tmp_path / "store", tensor_with_holes((9, 8)))
+    with pytest.raises(InvalidInput, match=r"'entries', \('fibres', mode\) or .* from 0 to 1"):
+        store.split(0.5, kind=kind)
+    assert os.listdir(tmp_path) == ["store"]
+
+
+def test_standard_errors_are_those_of_repeated_draws():
+    generator = np.random.default_rng(0)
+    kinds, count = (Kind(), Kind("fibres", 1)), 40
+    found, told = {kind: [] for kind in kinds}, {kind: [] for kind in kinds}
+    columns = np.indices((300, count)).reshape(2, -1)
+    for _ in range(60):
+        singly = generator.standard_normal(columns.shape[1])
+        for kind, spread in zip(kinds, (singly, np.repeat(singly[:300], count)), strict=True):
+            errors = SquaredErrors.of(kind, columns, spread)
+            assert errors.rmse == pytest.approx(np.sqrt(np.mean(spread**2)), rel=1e-12)
+            found[kind].append(errors.rmse)
+            told[kind].append(errors.standard_error)
+    for kind in kinds:
+        assert np.mean(told[kind]) == pytest.approx(np.std(found[kind]), rel=0.3)
+    assert np.mean(told[kinds[1]]) > 4 * np.mean(told[kinds[0]])

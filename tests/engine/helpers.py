@@ -6,7 +6,7 @@ import numpy as np
 
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem
-from slrt_dask.dual.sampling import ValidationError
+from slrt_dask.dual.sampling import ValidationErrors
 from slrt_dask.dual.sums import DerivativeRowSums
 from tests.oracles.dense import random_problem
 
@@ -92,8 +92,8 @@ def results(engine, dense, *, iterations=4, validated=True, certified=True):
     for mode, part in enumerate(engine.run(rows)):
         found[f"derivative rows {mode}"] = part
     if validated:
-        program = ValidationError(evaluation.dual.name, Factors.of(point), dense.lambdas)
-        found["validation"] = engine.run(program)
+        program = ValidationErrors(evaluation.dual.name, Factors.of(point), dense.lambdas)
+        found["validation"] = engine.run(program).rmse
     if certified:
         certificate = problem.certify(evaluation)
         found["primal"], found["bound"] = certificate.primal, certificate.dual

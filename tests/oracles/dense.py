@@ -113,6 +113,12 @@ class DenseProblem:
             tuple((int(n), int(r)) for n, r in zip(self.mask.shape, ranks, strict=True))
         )
 
+    def reshape(self, ranks):
+        self.manifold = self.manifold.with_ranks(ranks)
+
+    def settle(self, evaluation, *, rtol):
+        return evaluation
+
     def scatter(self, vector):
         """The tensor with these values on Ω and zero elsewhere."""
         tensor = np.zeros(self.mask.shape)

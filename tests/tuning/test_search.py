@@ -19,17 +19,18 @@ def few_ranks():
 
 def walk(error, freedom=None, most_trials=200, refuse=lambda candidate: False, sweeps=0):
     """Search with an error that depends on the candidate alone; the search, and its best."""
-    warm_from = []
+    batches = []
 
-    def attempt(candidate, warm):
-        if refuse(candidate):
-            return None
-        warm_from.append((candidate, warm))
-        return Tried(candidate, error(candidate), 0, sweeps, 0.0, ())
+    def attempts(batch):
+        batches.append(batch)
+        return [
+            None if refuse(candidate) else Tried(candidate, error(candidate), 0, sweeps, 0.0, ())
+            for candidate, _ in batch
+        ]
 
-    search = Search(freedom or Freedom(LENGTHS), attempt, most_trials)
+    search = Search(freedom or Freedom(LENGTHS), attempts, most_trials)
     best = search.run(Candidate.first(LENGTHS, (40.0, 30.0, 3.0)))
-    search.warm_from = warm_from
+    search.batches = batches
     return search, best
 
 
@@ -65,16 +66,29 @@ def test_no_candidate_is_tried_twice_and_all_have_possible_ranks():
         assert all(1 <= rank <= length for rank, length in pairs)
 
 
-def test_every_fit_but_the_first_starts_warm_and_changes_start_from_the_best():
+def test_every_batch_but_the_first_starts_warm_and_changes_start_from_the_best():
     search, _ = walk(bowl((8, 8, 3), (500.0, 500.0, 5.0)))
-    (_, first), *others = search.warm_from
-    assert first is None
+    first, *others = search.batches
+    assert all(warm is None for _, warm in first)
+    assert all(len({id(warm) for _, warm in batch}) == 1 for batch in others)
+    others = [one for batch in others for one in batch]
     assert all(warm is not None for _, warm in others)
     errors = [tried.error for tried in search.history]
     # The best known does not get worse from one change to the next.
     starts = [warm.error for candidate, warm in others if candidate.ranks != (5, 5, 3)]
     assert starts == sorted(starts, reverse=True)
     assert search.best.error == min(errors)
+
+
+def test_batches_are_single_steps_or_both_directions_of_one_change():
+    search, _ = walk(bowl((8, 8, 3), (500.0, 500.0, 5.0)))
+    assert {len(batch) for batch in search.batches} == {1, 2}
+    for batch in search.batches:
+        if len(batch) == 2:
+            (one, start), (other, _) = batch
+            assert len({one.key, other.key, start.candidate.key}) == 3
+            pairs = zip((*one.ranks, *one.strengths), (*other.ranks, *other.strengths), strict=True)
+            assert sum(a != b for a, b in pairs) in (1, len(LENGTHS))
 
 
 def test_what_is_fixed_stays_as_it_is():

@@ -179,7 +179,7 @@ def test_an_interrupt_of_a_search_for_a_structure_is_one(tmp_path, monkeypatch):
         slrt.complete(store, "auto", constraint=slrt.Hankel(20), threads=1)
 
 
-def test_a_search_holds_what_two_fits_can_start_from_and_no_more(store):
+def test_a_search_holds_nothing_on_the_engine_between_trials(store):
     held = []
 
     class Counting(Listener):
@@ -190,7 +190,21 @@ def test_a_search_holds_what_two_fits_can_start_from_and_no_more(store):
     before = sum(isinstance(one, VectorHandle) for one in gc.get_objects())
     slrt.complete(store, "auto", C=2.0, threads=1, observers=[Counting()])
     assert len(held) > 5
-    assert max(held) - before <= 5
+    assert max(held) == before
+
+
+def test_workers_that_try_settings_at_the_same_time_find_the_same(
+    store, thread_client, caplog, monkeypatch
+):
+    """Three workers of one problem that fits each of them."""
+    monkeypatch.setattr(tuning, "MOST_TRIALS", 5)
+    caplog.set_level("INFO", logger="slrt_dask")
+    found = slrt.tune(store, C=2.0, client=thread_client)
+    here = slrt.tune(store, C=2.0, threads=1)
+    assert "every trial is made by one worker, 2 at the same time" in caplog.text
+    assert [one.candidate for one in found.history] == [one.candidate for one in here.history]
+    for one, other in zip(found.history, here.history, strict=True):
+        assert one.error == pytest.approx(other.error, rel=1e-9)
 
 
 def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path):

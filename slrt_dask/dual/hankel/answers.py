@@ -10,6 +10,7 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.hankel.inner import GATHER, SWEEP, OnTensors, Told
 from slrt_dask.dual.hankel.observed import Tensor
@@ -66,18 +67,19 @@ class WithTensor(OnTensors):
 
 
 @dataclass(frozen=True)
-class HankelValidationError(WithTensor):
-    """Root mean square error on the observations of another store."""
+class HankelValidationErrors(WithTensor):
+    """Squared errors on the observations of another store, by what was held out."""
 
     validation: ObservationStore
+    kind: Kind
 
-    def used(self, tensor: Tensor) -> float:
-        squares = 0.0
+    def used(self, tensor: Tensor) -> SquaredErrors:
+        errors = SquaredErrors.none()
         for number in range(len(self.validation.partitions)):
             columns, values = self.validation.read_partition(number)
-            errors = tensor[columns] - values.astype(np.float64)
-            squares += float(errors @ errors)
-        return math.sqrt(squares / self.validation.nnz)
+            wrong = tensor[columns] - values.astype(np.float64)
+            errors += SquaredErrors.of(self.kind, columns, wrong)
+        return errors
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from typing import Any, TypeVar
 
+from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate, captured, nuclear_norm
-from slrt_dask.dual.hankel.answers import HankelValidationError, WithTensor, WriteTensor
+from slrt_dask.dual.hankel.answers import HankelValidationErrors, WithTensor, WriteTensor
 from slrt_dask.dual.hankel.certificate import HankelBounds, HankelProducts, MeasureHankel
 from slrt_dask.dual.hankel.inner import HankelOutcome, HankelSolve, Setting
 from slrt_dask.dual.hankel.observed import Box, Tensor
@@ -197,11 +198,14 @@ class HankelProblem:
         tensor: Tensor = self.engine.run(program)
         return tensor
 
-    def validation_error(self, evaluation: Evaluation, validation: ObservationStore) -> float:
-        """Root mean square error on held-out observations."""
+    def validation_errors(
+        self, evaluation: Evaluation, validation: ObservationStore, kind: Kind
+    ) -> SquaredErrors:
+        """Of held-out observations; kind : what was held out."""
         setting = self._setting(evaluation.point)
-        program = HankelValidationError(setting, evaluation.dual.name, validation)
-        return float(self.engine.run(program))
+        program = HankelValidationErrors(setting, evaluation.dual.name, validation, kind)
+        errors: SquaredErrors = self.engine.run(program)
+        return errors
 
     def write_tensor(self, evaluation: Evaluation, group: str) -> None:
         """Write W as an array of a group."""

@@ -1,0 +1,133 @@
+"""What is held out together: single entries, whole fibres of a mode, or whole slices of one.
+
+Held-out observations stand for what is missing, so they have to be missing in the same way: an
+entry is easily predicted from its neighbours in a fibre, and not where the whole fibre is missing.
+This changes when observations can be held out in another shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.data.hashing import hash_indices
+from slrt_dask.errors import InvalidInput
+
+ENTRIES, FIBRES, SLICES, AUTO = "entries", "fibres", "slices", "auto"
+BATCHES, BATCH_SEED = 256, 11
+KindLike = str | tuple[str, int | str]
+"""What callers give: "entries", ("fibres", 2) or "fibres:2", ("slices", 0) or "slices:time"."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Which observations are held out together; `mode` is None for single entries."""
+
+    what: str = ENTRIES
+    mode: int | None = None
+
+    @classmethod
+    def of(cls, given: object, order: int, names: tuple[str, ...] | None = None) -> Kind:
+        """From a word, a pair, or both in one word; a mode is a number, or a dimension's name."""
+        if isinstance(given, Kind):
+            return given
+        if given == ENTRIES:
+            return cls()
+        pair = given.split(":", 1) if isinstance(given, str) else given
+        if isinstance(pair, tuple | list) and len(pair) == 2 and pair[0] in (FIBRES, SLICES):
+            mode = _mode_of(pair[1], order, names)
+            if mode is not None and (order > 1 or pair[0] == SLICES):
+                return cls(str(pair[0]), mode)
+        known = "" if names is None else f" or one of {', '.join(names)}"
+        raise InvalidInput(
+            f"{given!r} is nothing that can be held out; give 'entries', ('fibres', mode) or "
+            f"('slices', mode), the mode a number from 0 to {order - 1}{known}"
+        )
+
+    def units(self, columns: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        """Of K index arrays (m,), those that say which entries belong together."""
+        if self.what == FIBRES:
+            return tuple(column for mode, column in enumerate(columns) if mode != self.mode)
+        return (columns[self.mode],) if self.mode is not None else tuple(columns)
+
+    def uniform(self, columns: Sequence[NDArray[Any]], seed: int) -> NDArray[np.float64]:
+        """A number in [0, 1) for each entry, (m,), the same for those that belong together."""
+        # The top 53 bits are a uniform number that a float64 holds exactly.
+        hashed = hash_indices(self.units(columns), seed)
+        return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def __str__(self) -> str:
+        return self.what if self.mode is None else f"{self.what} of mode {self.mode}"
+
+    @property
+    def word(self) -> str:
+        """As the command line and files have it."""
+        return self.what if self.mode is None else f"{self.what}:{self.mode}"
+
+
+SINGLY = Kind()
+
+
+def _mode_of(given: object, order: int, names: tuple[str, ...] | None) -> int | None:
+    if isinstance(given, str) and names is not None and given in names:
+        return names.index(given)
+    if isinstance(given, str) and given.isdecimal():
+        given = int(given)
+    is_number = isinstance(given, int | np.integer) and not isinstance(given, bool)
+    return int(given) if is_number and 0 <= int(given) < order else None  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class SquaredErrors:
+    """Sums of squared errors on held-out observations, by batches of what was held out together.
+
+    counts, squares : (BATCHES,), how many observations fell in a batch and their squared errors
+    """
+
+    counts: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, kind: Kind, columns: Sequence[NDArray[Any]], errors: NDArray[np.float64]
+    ) -> SquaredErrors:
+        """columns : K index arrays (m,);  errors : predicted less observed, (m,)"""
+        batch = (kind.uniform(columns, BATCH_SEED) * BATCHES).astype(np.int64)
+        return cls(
+            np.bincount(batch, minlength=BATCHES).astype(np.float64),
+            np.bincount(batch, errors * errors, BATCHES).astype(np.float64),
+        )
+
+    @classmethod
+    def none(cls) -> SquaredErrors:
+        return cls(np.zeros(BATCHES), np.zeros(BATCHES))
+
+    def __add__(self, other: SquaredErrors) -> SquaredErrors:
+        return SquaredErrors(self.counts + other.counts, self.squares + other.squares)
+
+    @property
+    def rmse(self) -> float:
+        """The root of the mean squared error."""
+        return math.sqrt(self.squares.sum() / max(self.counts.sum(), 1.0))
+
+    @property
+    def standard_error(self) -> float:
+        """Of that root: by how much it would differ on others, held out in the same way.
+
+        Errors of one fibre or slice are alike, so it is what was held out together that counts:
+        the variance between batches, carried to the root by its derivative.
+        """
+        filled = int(np.count_nonzero(self.counts))
+        if filled < 2:
+            return math.inf
+        count, rmse = self.counts.sum(), self.rmse
+        if rmse == 0.0:
+            return 0.0
+        deviations = self.squares - rmse**2 * self.counts
+        variance = filled / (filled - 1) * float(deviations @ deviations) / count**2
+        return math.sqrt(variance) / (2.0 * rmse)

@@ -1,0 +1,158 @@
+"""In which shape observations are missing: entries here and there, whole fibres, or whole slices.
+
+One pass over the partitions, in bounded memory: counts by index for every mode, and the counts of
+fibres that are drawn by a hash of their position, fewer of them the more there are. This changes
+when another shape of gaps is to be recognised.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.data.hashing import hash_indices
+from slrt_dask.data.header import StoreHeader
+from slrt_dask.data.holding_out import FIBRES, SINGLY, SLICES, Kind
+from slrt_dask.data.layout import read_partition
+
+MOST_FIBRES = 2**16
+"""Fibres of a mode that are counted; of more, a drawn part."""
+SEED = 7
+MOSTLY = 0.5
+"""The part of what is missing that has to be missing so for it to be the kind of gap, of all that
+would not be missing so by chance; and the part of a fibre or slice that is there if any of it is.
+"""
+FEWEST_FIBRES, FEWEST_SLICES = 100, 20
+"""With observations, of which some can be held out; fibres are drawn, and might all be spared."""
+
+
+class FibreSample:
+    """Fibres of one mode that were drawn, and how many observations each has."""
+
+    def __init__(self, mode: int) -> None:
+        self._mode = mode
+        self._limit = 2**64 - 1
+        self._keys = np.zeros(0, dtype=np.uint64)
+        self._counts = np.zeros(0, dtype=np.int64)
+
+    def see(self, columns: tuple[NDArray[Any], ...]) -> None:
+        """Count the entries of one partition, K arrays (m,)."""
+        hashed = hash_indices(Kind(FIBRES, self._mode).units(columns), SEED)
+        keys, counts = np.unique(hashed[hashed <= np.uint64(self._limit)], return_counts=True)
+        together = np.concatenate([self._keys, keys])
+        self._keys, place = np.unique(together, return_inverse=True)
+        weights = np.concatenate([self._counts, counts])
+        self._counts = np.bincount(place, weights, len(self._keys)).astype(np.int64)
+        while len(self._keys) > MOST_FIBRES:
+            self._limit //= 2
+            kept = self._keys <= np.uint64(self._limit)
+            self._keys, self._counts = self._keys[kept], self._counts[kept]
+
+    @property
+    def fibres(self) -> float:
+        """How many fibres have observations: exactly, or as far as the drawn ones tell."""
+        return len(self._keys) * 2.0**64 / (self._limit + 1)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What is there of a tensor.
+
+    counts : K arrays (n_k,), observations by index
+    fibres : how many fibres of each mode have any
+    """
+
+    shape: tuple[int, ...]
+    nnz: int
+    counts: tuple[NDArray[np.int64], ...]
+    fibres: tuple[float, ...]
+
+    @property
+    def filled_slices(self) -> tuple[int, ...]:
+        """How many slices of each mode have observations."""
+        return tuple(int(np.count_nonzero(count)) for count in self.counts)
+
+    @property
+    def missing(self) -> float:
+        return math.prod(map(float, self.shape)) - self.nnz
+
+    def slice_gaps(self, mode: int) -> tuple[float, float]:
+        """Which part of what is missing are whole slices; how full the others are."""
+        cells = math.prod(map(float, self.shape)) / self.shape[mode]
+        empty = self.shape[mode] - self.filled_slices[mode]
+        part = empty * cells / self.missing if self.missing else 0.0
+        return part, self.nnz / (self.filled_slices[mode] * cells)
+
+    def fibre_gaps(self, mode: int) -> tuple[float, float, float]:
+        """The same of fibres, slices that are wholly missing aside.
+
+        The third number is the part that would be missing so by chance alone.
+        """
+        lengths = self.filled_slices
+        cells = math.prod(map(float, lengths))
+        missing, length = cells - self.nnz, lengths[mode]
+        if missing < 1.0:
+            return 0.0, 1.0, 0.0
+        part = (cells - length * self.fibres[mode]) / missing
+        by_chance = (1.0 - self.nnz / cells) ** (length - 1)
+        return part, self.nnz / (self.fibres[mode] * length), by_chance
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The kind of gaps that a pattern has, and a clause that says why."""
+
+    kind: Kind
+    why: str
+
+
+def observe(path: str, header: StoreHeader) -> Pattern:
+    """The pattern of a store's observations, a partition at a time."""
+    counts = [np.zeros(length, dtype=np.int64) for length in header.shape]
+    # A series is its own only fibre.
+    samples = [FibreSample(mode) for mode in range(header.order) if header.order > 1]
+    for number in range(len(header.partitions)):
+        columns, _ = read_partition(path, header, number)
+        for mode, column in enumerate(columns):
+            counts[mode] += np.bincount(column, minlength=header.shape[mode])
+        for sample in samples:
+            sample.see(columns)
+    fibres = tuple(sample.fibres for sample in samples) or (1.0,)
+    return Pattern(header.shape, header.nnz, tuple(counts), fibres)
+
+
+def shape_of_gaps(pattern: Pattern, foreseen: tuple[bool, ...] | None = None) -> Shape:
+    """What of a tensor is missing together.
+
+    foreseen : for every mode, whether a slice without any observation can be predicted; that
+        takes a structure in the mode, low rank alone knows nothing of it. None if none can
+    """
+    order = len(pattern.shape)
+    slices = [(*pattern.slice_gaps(mode), mode) for mode in range(order)]
+    part, full, mode = max(slices)
+    if foreseen is not None and any(foreseen):
+        part, full, mode = max(gap for gap in slices if foreseen[gap[2]])
+        enough = order > 1 and pattern.filled_slices[mode] >= FEWEST_SLICES
+        if enough and _is_kind(part, full, 0.0):
+            why = f"{part:.0%} of what is missing are whole slices of mode {mode}"
+            return Shape(Kind(SLICES, mode), why)
+    unforeseen = ""
+    empty = sum(pattern.shape) - sum(pattern.filled_slices)
+    if empty and (foreseen is None or not all(foreseen)):
+        which = f"{empty:,} slice{'s' * (empty != 1)}"
+        unforeseen = f"; {which} without observations cannot be predicted by low rank"
+    if order > 2:  # fibres of a matrix are slices
+        fibres = [(*pattern.fibre_gaps(mode), mode) for mode in range(order)]
+        part, full, chance, mode = max(fibres)
+        if _is_kind(part, full, chance) and pattern.fibres[mode] >= FEWEST_FIBRES:
+            why = f"{part:.0%} of what is missing are whole fibres of mode {mode}"
+            return Shape(Kind(FIBRES, mode), why + unforeseen)
+    return Shape(SINGLY, "single entries are missing here and there" + unforeseen)
+
+
+def _is_kind(part: float, full: float, by_chance: float) -> bool:
+    return 1.0 - part <= MOSTLY * (1.0 - by_chance) and full >= MOSTLY

@@ -1,0 +1,112 @@
+"""Trials on workers, each one task on one of them.
+
+The task loads the problem, fits it by itself and is done: nothing is left on the worker, so that a
+driver that dies leaves nothing behind, and a worker that is lost takes one trial with it. This is
+for problems that are loaded in no time; larger ones stay loaded, on all workers together.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+
+import distributed
+
+from slrt_dask.config import FitSettings
+from slrt_dask.data.holding_out import Kind
+from slrt_dask.engine.cluster import GONE, LOOK_SECONDS
+from slrt_dask.engine.submitting import Submitter
+from slrt_dask.engine.watch import ANSWER_SECONDS, Watch
+from slrt_dask.engine.wire import aligned
+from slrt_dask.errors import MemoryBudgetExceeded, StateLost
+from slrt_dask.request import Request
+from slrt_dask.tuning.candidate import Candidate
+from slrt_dask.tuning.search import Tried
+from slrt_dask.tuning.trials import Trials, settings_of, tell_left_out
+
+
+@dataclass(frozen=True)
+class Errand:
+    """One trial as it travels: a request without a connection, and what is to be tried."""
+
+    request: Request
+    shares: tuple[float, ...]
+    kind: Kind
+    candidate: Candidate
+    warm: Tried | None
+
+
+def run_errand(errand: Errand) -> Tried | None:
+    """Make a trial where this is called."""
+    warm = errand.warm
+    if warm is not None:
+        warm = replace(warm, point=aligned(warm.point))
+    with errand.request.fitting() as fit:
+        return Trials(fit, errand.shares, _room, errand.kind).attempt(errand.candidate, warm)
+
+
+def _room(settings: FitSettings) -> None:
+    """There is room: that was seen to before the errand was sent."""
+
+
+class RemoteTrials:
+    """Trials on one worker, with the interface of those on an engine.
+
+    request : of the first candidate, for this worker only
+    """
+
+    def __init__(self, request: Request, shares: tuple[float, ...], kind: Kind) -> None:
+        assert request.connection is not None
+        assert request.only is not None
+        self._request, self._shares, self._kind = request, shares, kind
+        (self._address,) = request.only
+        self._client = request.connection.client
+        self._submitter, self._watch = Submitter(self._client), Watch(self._client)
+        self._ended = threading.Event()
+        place = request.plan().workers[0].place
+        self._alone = replace(
+            request,
+            connection=None,
+            only=None,
+            threads=place.threads,
+            memory_limit=place.memory_limit or request.memory_limit,
+        )
+
+    def attempt(self, candidate: Candidate, warm: Tried | None) -> Tried | None:
+        settings = settings_of(candidate, self._request.settings, self._shares)
+        try:
+            if not replace(self._request, settings=settings).plan().in_memory:
+                raise MemoryBudgetExceeded("observations would have to leave memory for it")
+        except MemoryBudgetExceeded as reason:
+            tell_left_out(candidate, reason)
+            return None
+        alone = replace(self._alone, settings=settings)
+        errand = Errand(alone, self._shares, self._kind, candidate, warm)
+        try:
+            return self._answered(errand)
+        except GONE as error:
+            self._watch.look([self._address])  # which says so if that is why
+            raise StateLost(f"a trial was lost on its way ({error})") from error
+
+    def _answered(self, errand: Errand) -> Tried | None:
+        (sent,) = self._submitter.scatter(self._address, {"errand": errand}, ANSWER_SECONDS)
+        future = self._submitter.submit("trial", self._address, run_errand, sent)
+        try:
+            while True:
+                try:
+                    with self._client.as_current():
+                        distributed.wait(future, timeout=LOOK_SECONDS)
+                    tried: Tried | None = future.result(timeout=ANSWER_SECONDS)
+                    return tried
+                except TimeoutError:
+                    if self._ended.is_set():
+                        raise CancelledError("the search was ended") from None
+                    self._watch.look([self._address])
+        finally:
+            future.release()
+
+    def close(self) -> None:
+        """End what still runs: nobody waits for it any more."""
+        self._ended.set()
+        self._submitter.forget()
