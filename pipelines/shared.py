@@ -19,6 +19,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+from packaged import PACKAGED, packaged_array
 
 import slrt_dask as slrt
 from slrt_dask.config import read_settings
@@ -32,9 +33,6 @@ SMALL = 48
 SMALL_ITERATIONS = 15
 SMALL_SHARE = 3
 """Little data have less structure, so more of them is observed."""
-PACKAGED = {"indian-pines": "tensorly", "astronaut": "skimage", "chelsea": "skimage",
-            "coffee": "skimage", "rocket": "skimage"}  # fmt: skip
-"""Data in Python packages: a name that may be given for a path, and who has it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,9 @@ def data(arguments: argparse.Namespace, made: Callable[[], Any]) -> Any:
     if arguments.path is None:
         return lazy(made())
     name = str(arguments.path)
-    found = _packaged(name) if name in PACKAGED else slrt.open_array(name, key=arguments.key)
+    found = (
+        lazy(packaged_array(name)) if name in PACKAGED else slrt.open_array(name, key=arguments.key)
+    )
     array = found.data if hasattr(found, "dims") else found  # of xarray, the dask array
     if arguments.missing is not None:
         array = da.where(array == arguments.missing, np.nan, array)
@@ -284,23 +284,6 @@ def _computing(workers: int | None) -> Iterator[Any]:
         )
         with cluster, Client(cluster) as client:
             yield client
-
-
-def _packaged(name: str) -> Any:
-    """Real data that a Python package brings, read where that is installed."""
-    try:
-        if PACKAGED[name] == "tensorly":
-            from tensorly.datasets import load_indian_pines
-
-            return lazy(load_indian_pines().tensor)
-        from skimage import data as images
-
-        return lazy(getattr(images, name)())
-    except ImportError as error:
-        raise InvalidInput(
-            f"{name} comes with {PACKAGED[name]}, which is not installed; "
-            "pip install 'slrt-dask[pipelines]'"
-        ) from error
 
 
 def _ranks(text: str) -> tuple[int, ...] | str:

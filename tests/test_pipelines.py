@@ -92,6 +92,30 @@ def test_every_format_gives_the_observations_of_the_array_it_came_from(name, fra
     np.testing.assert_array_equal(store.to_array(), frames)
 
 
+@pytest.mark.parametrize("name", ["frames.npy", "video.avi"])
+def test_opening_an_array_does_not_read_it_and_a_block_reads_only_itself(
+    name, tmp_path, monkeypatch
+):
+    from slrt_dask.data import mapped, pictures
+
+    read, slices = [], mapped.InFile.__getitem__
+
+    def watched(self, region):
+        found = slices(self, region)
+        read.append(found.size)
+        return found
+
+    monkeypatch.setattr(mapped.InFile, "__getitem__", watched)
+    monkeypatch.setattr(pictures, "BLOCK_CELLS", FRAMES[..., 0].size)
+    monkeypatch.setattr("slrt_dask.data.dense.BLOCK_BYTES", 8 * FRAMES[..., 0].size)
+    WRITERS[name](tmp_path / name, FRAMES)
+    array = slrt.open_array(tmp_path / name)
+    assert sum(read) == 0
+    block = array.blocks[0, 0, 0].compute()
+    np.testing.assert_array_equal(block, FRAMES[tuple(slice(length) for length in block.shape)])
+    assert 0 < sum(read) <= FRAMES[..., 0].size
+
+
 def test_an_image_is_read_as_it_is_and_without_its_transparency(tmp_path):
     image = pytest.importorskip("PIL.Image")
     picture = COLOURS[..., 0]

@@ -62,7 +62,8 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     name, image = shared.title(arguments, "a texture"), read(arguments, arguments.key)
     image = image.astype(np.float64)
-    rows, columns = (np.random.default_rng(arguments.seed).random(n) < 0.2 for n in image.shape[:2])
+    generator = np.random.default_rng(arguments.seed)
+    rows, columns = (generator.random(length) < 0.2 for length in image.shape[:2])
     if arguments.damaged:
         black = read(arguments, arguments.damaged) == 0
         rows, columns = black.all(axis=(1, 2)), black.all(axis=(0, 2))

@@ -14,7 +14,8 @@ import numpy as np
 from slrt_dask.data import pictures
 from slrt_dask.data.archives import npy_array, npz_arrays, opened_zarr, zarr_arrays
 from slrt_dask.data.datasets import NETCDF, is_labelled, labelled_zarr_array, netcdf_array
-from slrt_dask.data.libraries import is_dask_array, load
+from slrt_dask.data.libraries import load
+from slrt_dask.data.mapped import lazy_array
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
 
 KNOWN = (".npy", ".npz", ".zarr", *NETCDF, *pictures.IMAGES, *pictures.VIDEOS)
@@ -70,15 +71,10 @@ def _directory(path: str, key: str | None) -> Any:
 
 def _lazy(array: Any, mask: Any) -> Any:
     """A dask array of blocks of bounded size, NaN where the mask is not True."""
-    da = load("dask.array")
-    if not is_dask_array(array):
-        # A name is made of what an array holds, if none is given: all of it would be read.
-        whole = da.from_array(array, chunks=_blocks(array), name=False)
-        array = whole
+    values = lazy_array(array, _blocks(array))
     if mask is None:
-        return array
-    seen = da.from_array(mask, chunks=array.chunks, name=False) != 0
-    return da.where(seen, array, np.nan)
+        return values
+    return load("dask.array").where(lazy_array(mask, values.chunks) != 0, values, np.nan)
 
 
 def _blocks(array: Any) -> Any:

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.libraries import load
+from slrt_dask.data.mapped import lazy_array
 from slrt_dask.errors import InvalidInput
 
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".gif")
 # What pillow calls pictures whose numbers are what was measured; others are turned into colours.
 PLAIN_MODES = ("L", "RGB", "I", "I;16", "F")
-BLOCK_BYTES = 2**24
+BLOCK_CELLS = 2**21
+"""Cells that are looked at together: each becomes eight bytes, with a mask beside it."""
 
 
 def is_image_folder(path: str) -> bool:
@@ -59,9 +61,8 @@ def video_array(path: str) -> Any:
     with tempfile.TemporaryFile() as file:
         count, shape = _decode(path, file)
         frames = np.memmap(file, np.uint8, "r", 0, (count, *shape))
-    together = max(1, BLOCK_BYTES // int(np.prod(shape)))
-    lazy = da.from_array(frames, chunks=(together, *shape), name=False)
-    return da.moveaxis(lazy, 0, -1)
+    together = max(1, BLOCK_CELLS // int(np.prod(shape)))
+    return da.moveaxis(lazy_array(frames, (together, *shape)), 0, -1)
 
 
 def _decode(path: str, file: Any) -> tuple[int, tuple[int, ...]]:
