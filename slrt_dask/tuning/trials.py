@@ -25,9 +25,9 @@ from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.problem import Evaluation
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.errors import MemoryBudgetExceeded
+from slrt_dask.optim.lbfgs import LimitedMemory
 from slrt_dask.optim.loop import minimise
 from slrt_dask.optim.manifold import Point, ranks_of
-from slrt_dask.optim.rcg import ConjugateGradient
 from slrt_dask.optim.stopping import StopReason, StopRules
 from slrt_dask.pipeline import JUDGED_AT, Fit
 from slrt_dask.posing import AnyProblem, problem_of
@@ -96,7 +96,7 @@ class Trials:
         self, problem: AnyProblem, warm: Tried | None, seed: int
     ) -> tuple[SquaredErrors, int, Point]:
         """Conjugate gradients, ended early."""
-        method = ConjugateGradient()
+        method = LimitedMemory()
         if warm is None:
             state = method.init(problem, spectral_start(problem, seed))
         else:
@@ -129,7 +129,7 @@ class Trials:
             start = resized(problem, warm.point, None, seed)
         rules = StopRules(1e-3, 1e-4, STAGED_ITERATIONS)
         outcome = minimise(
-            problem, ConjugateGradient(), start, rules, certify_every=STAGED_ITERATIONS
+            problem, LimitedMemory(), start, rules, certify_every=STAGED_ITERATIONS
         )
         if outcome.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
