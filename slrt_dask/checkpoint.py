@@ -33,7 +33,7 @@ from slrt_dask.optim.rcg import ConjugateGradientState
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.rtr import TrustRegionState
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 KEPT = 2
 PROGRESS, ROWS = "progress.", "rows"
 """Names of arrays that are not a mode's matrix: of the problem, and multipliers of rows."""

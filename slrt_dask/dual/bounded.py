@@ -99,6 +99,8 @@ class BoundedProblem(BoundedCertificates):
         self.centre = engine.new_vector()
         self._alternating = alternating
         self._missed = math.inf
+        self._violation = 0.0
+        """What constraints were missed by when multipliers were last looked at."""
         self._everywhere = everywhere
         self._bound_tolerance = bound_tolerance * self._norm / math.sqrt(engine.store.nnz)
         self._scan_in, self._idle_scans = 0, 1
@@ -131,12 +133,12 @@ class BoundedProblem(BoundedCertificates):
         )
         self.sweeps += outcome.sweeps
         residual = math.sqrt(outcome.r_dot_r) / self._norm if self._norm > 0.0 else 0.0
-        violation = 0.0 if warm is None else warm.inner.violation
+        violation = 0.0 if warm is None else self._violation
         inner = InnerSummary(outcome.iterations, residual, outcome.converged, violation)
         return Evaluation(point, outcome.cost, inner, solution, outcome.rows)
 
     def hessian(self, evaluation: Evaluation, direction: Point, *, rtol: float) -> Point:
-        raise InvalidInput("the trust region has no Hessian with bounds; use method='rcg'")
+        raise InvalidInput("the trust region has no Hessian with bounds; use method='lbfgs'")
 
     # ---- multipliers and working set ---------------------------------------------------------
 
@@ -144,7 +146,7 @@ class BoundedProblem(BoundedCertificates):
         """Move the multipliers' centre and bring the working set up to date."""
         moved, missed = self._multipliers(evaluation)
         found = self._grown(evaluation) if self._everywhere else 0
-        violation = missed / self._norm if self._norm > 0.0 else 0.0
+        self._violation = violation = missed / self._norm if self._norm > 0.0 else 0.0
         if violation <= rtol and not found:
             return None
         self.centre = moved
@@ -192,6 +194,7 @@ class BoundedProblem(BoundedCertificates):
             **centre,
             "penalty": self.bounds.penalty,
             "missed": self._missed,
+            "violation": self._violation,
             "rows_penalty": 0.0 if self.rows is None else self.rows.penalty,
             "scan_in": self._scan_in,
             "idle_scans": self._idle_scans,
@@ -201,6 +204,7 @@ class BoundedProblem(BoundedCertificates):
         if self.rows is not None:
             self.rows = self.rows.around(progress["rows_centre"], progress["rows_penalty"])
             self._missed = progress["missed"]
+        self._violation = progress["violation"]
         self.bounds = replace(self.bounds, penalty=progress["penalty"])
         self._scan_in, self._idle_scans = int(progress["scan_in"]), int(progress["idle_scans"])
         (self.centre,) = kept
