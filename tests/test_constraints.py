@@ -307,6 +307,15 @@ def test_a_run_that_was_interrupted_and_resumed_is_the_undisturbed_one(
     assert len(resumed.records) == 4
 
 
+def test_a_fit_whose_bounds_hold_ends_when_its_gradient_is_small(observed):
+    done = slrt.complete(
+        observed(), RANKS, C=1.0, constraint=Bounds(lower=0.0), gap_tolerance=0.0,
+        gradient_tolerance=1e-4, threads=1,
+    )  # fmt: skip
+    assert done.stop_reason is StopReason.GRADIENT
+    assert done.records[-1].gradient_norm <= 1e-4 * done.records[-1].cost
+
+
 def test_worker_processes_give_the_same_answer(observed, process_client):
     store = observed(parts=2)
     constraint = Bounds(lower=0.0, upper=0.5)
