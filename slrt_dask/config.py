@@ -92,7 +92,7 @@ class FitSettings:
             raise InvalidConfig(f"inner is {self.inner!r}; give 'joint' or 'alternating'")
         if self.constraint is not None and self.tau is None and self.method == "rtr":
             raise InvalidConfig(
-                "method 'rtr' takes no constraints but Hankel; use 'lbfgs', 'rcg' or 'auto'"
+                "method 'rtr' takes no constraints but Hankel; use 'rcg', 'lbfgs' or 'auto'"
             )
         if not _is_whole(self.seed) or self.seed < 0:
             raise InvalidConfig(f"seed is {self.seed!r}; give a whole number, at least 0")

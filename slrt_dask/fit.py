@@ -86,8 +86,9 @@ def complete(
     C, lambdas : weights of the misfit and of the modes; only their products matter. C="auto" finds
         them on held-out observations, together with the ranks if these are "auto" too;
         `lambdas=None` then leaves every mode's weight free, and else weighs it by its length
-    method : "lbfgs" (quasi-Newton steps of limited memory, which "auto" is: they take the fewest
-        sweeps on every tensor measured), "rcg" (conjugate gradients) or "rtr" (trust region)
+    method : "lbfgs" (quasi-Newton steps of limited memory), "rcg" (conjugate gradients), "rtr"
+        (trust region), or "auto": conjugate gradients with bounds and rows, otherwise "lbfgs",
+        which took the fewest sweeps on every tensor measured
     inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
         multipliers, as in the paper, which takes many more sweeps
     center : fit the deviations from the observed mean; None does so where ranks are searched for

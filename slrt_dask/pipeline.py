@@ -18,6 +18,7 @@ from slrt_dask.completion import Completion
 from slrt_dask.config import FitSettings
 from slrt_dask.data.holding_out import SINGLY
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.problem import Evaluation, InnerSummary
 from slrt_dask.dual.rank_growth import RankGrowth
 from slrt_dask.dual.start import spectral_start
@@ -54,7 +55,6 @@ USUAL_EVERY, GROWING_EVERY = 10, 5
 JUDGED_AT = 1e-3
 """The inner residual at which errors are compared: looser solves regularise by themselves."""
 METHODS: dict[str, Callable[..., Any]] = {
-    "auto": LimitedMemory,
     "lbfgs": LimitedMemory,
     "rcg": ConjugateGradient,
     "rtr": TrustRegion,
@@ -137,7 +137,7 @@ class Fit:
         kept = None if run is None else self._kept(run, cadence, state, events)
         outcome = minimise(
             self.problem,
-            METHODS[self.settings.method](accuracy=Accuracy(tightest=self._tightest)),
+            self._method(accuracy=Accuracy(tightest=self._tightest)),
             start,
             StopRules(
                 self.settings.gap_tolerance,
@@ -169,6 +169,14 @@ class Fit:
             self.problem.reshape(ranks_of(self.start.point))
             return self.start.point
         return spectral_start(self.problem, self.settings.seed)
+
+    @property
+    def _method(self) -> Callable[..., Any]:
+        if self.settings.method != "auto":
+            return METHODS[self.settings.method]
+        # Multipliers move between the steps of a bounded problem, so that what earlier steps told
+        # of its curvature is not true for long.
+        return ConjugateGradient if isinstance(self.problem, BoundedProblem) else LimitedMemory
 
     @property
     def _tightest(self) -> float:

@@ -207,7 +207,7 @@ def test_an_empty_row_is_no_condition_or_an_impossible_one(observed, tmp_path):
 
 
 def test_a_method_that_needs_a_hessian_is_refused(observed):
-    with pytest.raises(InvalidConfig, match=r"'rtr' takes no constraints but Hankel; use 'lbfgs'"):
+    with pytest.raises(InvalidConfig, match=r"'rtr' takes no constraints but Hankel; use 'rcg'"):
         completed(observed, slrt.Linear(FEW), method="rtr")
 
 

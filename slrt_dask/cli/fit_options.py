@@ -87,7 +87,7 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--method",
                 type=click.Choice(["auto", "lbfgs", "rcg", "rtr"]),
-                help="Quasi-Newton (auto), conjugate gradients or trust region.",
+                help="Quasi-Newton, conjugate gradients or trust region; auto if left out.",
             ),
             click.option(
                 "--inner",

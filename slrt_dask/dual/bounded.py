@@ -138,7 +138,7 @@ class BoundedProblem(BoundedCertificates):
         return Evaluation(point, outcome.cost, inner, solution, outcome.rows)
 
     def hessian(self, evaluation: Evaluation, direction: Point, *, rtol: float) -> Point:
-        raise InvalidInput("the trust region has no Hessian with bounds; use method='lbfgs'")
+        raise InvalidInput("the trust region has no Hessian with bounds; use method='rcg'")
 
     # ---- multipliers and working set ---------------------------------------------------------
 

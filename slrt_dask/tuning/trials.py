@@ -128,9 +128,7 @@ class Trials:
         if warm is not None:
             start = resized(problem, warm.point, None, seed)
         rules = StopRules(1e-3, 1e-4, STAGED_ITERATIONS)
-        outcome = minimise(
-            problem, LimitedMemory(), start, rules, certify_every=STAGED_ITERATIONS
-        )
+        outcome = minimise(problem, LimitedMemory(), start, rules, certify_every=STAGED_ITERATIONS)
         if outcome.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         errors = self._errors(problem, outcome.evaluation)

@@ -467,7 +467,7 @@ def test_there_is_no_hessian_and_that_is_said(local):
     made = local(2)
     problem = on(made.engine, made.dense, bound_vectors(made.dense, 0.0, np.inf))
     evaluation = problem.evaluate(made.point, rtol=1e-3, warm=None)
-    with pytest.raises(InvalidInput, match="method='lbfgs'"):
+    with pytest.raises(InvalidInput, match="method='rcg'"):
         problem.hessian(evaluation, made.point, rtol=1e-3)
 
 
