@@ -66,7 +66,7 @@ def predictions(done):
 
 @pytest.mark.parametrize("method", ["rcg", "rtr"])
 def test_with_full_ranks_the_certified_gap_closes(method, store_of, fit):
-    shape = (30, 20, 6)
+    shape = (20, 10, 6)
     dense = random_problem(shape, shape, C=2.0, fraction=0.3, seed=0)
     store = store_of(dense.mask, dense.values)
     done = fit(
