@@ -71,8 +71,19 @@ if "PYTEST_XDIST_TESTRUNUID" in os.environ:
 # Files go to the processes that run tests in this order. Those that mostly wait, for processes and
 # servers, come first: the others keep the machine busy meanwhile. Short ones come last, so that
 # all processes end at about one time.
-FIRST = ("faults", "data/test_urls", "cluster", "cli", "data/test_memory", "tuning", "notebooks")
-THEN = ("test_resume", "engine", "test_", "dual", "data", "optim/test_methods", "optim", "kernels")
+FIRST = ("faults", "data/test_urls", "cluster", "cli", "reporting", "data/test_memory")
+THEN = (
+    "tuning",
+    "notebooks",
+    "test_resume",
+    "engine",
+    "test_",
+    "dual",
+    "data",
+    "optim/test_methods",
+    "optim",
+    "kernels",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

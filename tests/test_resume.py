@@ -64,10 +64,7 @@ def undisturbed_run():
 
 
 def completed_options(store, options):
-    """The quicker method where none is named; both are where they could differ."""
-    options = {
-        "C": 5.0, "threads": 1, "max_iterations": 8, "method": "rcg", **TIRELESS, **options,
-    }  # fmt: skip
+    options = {"C": 5.0, "threads": 1, "max_iterations": 8, **TIRELESS, **options}
     return {"ranks": RANKS.get(store.order), **options}
 
 
