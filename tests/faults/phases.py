@@ -46,7 +46,7 @@ class Phases:
         self._seen = Counter()
         for owner, name, phase in (
             (LineSearch, "search", lambda *_, **__: "line search"),
-            (DualProblem, "certify", lambda *_: "certificate"),
+            (DualProblem, "certify", lambda *_, **__: "certificate"),
             (ClusterEngine, "run", lambda _, program: PROGRAMS[program.label]),
             (LocalEngine, "run", lambda _, program: PROGRAMS[program.label]),
             (ClusterEngine, "on_shares", lambda _, task, *__: ON_SHARES[task.__name__]),
