@@ -14,6 +14,7 @@ from slrt_dask.optim.line_search import LineSearch
 ON_SHARES = {
     "write_dual_files": "checkpoint",
     "partition_extents": "result",
+    "slice_counts": "result",
     "read_dual_files": "going on",
     "read_places": "going on",
     "write_dual_partitions": "result",
