@@ -11,6 +11,10 @@ import sys
 import tempfile
 import warnings
 
+# Read when numpy is first imported: threads of a BLAS do not help with matrices so small, and
+# several processes run tests at once.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import dask
 import numpy as np
 import pytest
@@ -65,8 +69,21 @@ if "PYTEST_XDIST_TESTRUNUID" in os.environ:
 
 
 # Files go to the processes that run tests in this order. Those that mostly wait, for processes and
-# servers, come first: the others keep the machine busy meanwhile, and all end at about one time.
-WAITING = ("data/test_urls", "faults", "cluster", "cli", "data/test_memory", "test_resume", "test_")
+# servers, come first: the others keep the machine busy meanwhile. Short ones come last, so that
+# all processes end at about one time.
+FIRST = ("faults", "data/test_urls", "cluster", "cli", "reporting", "data/test_memory")
+THEN = (
+    "tuning",
+    "notebooks",
+    "test_resume",
+    "engine",
+    "test_",
+    "dual",
+    "data",
+    "optim/test_methods",
+    "optim",
+    "kernels",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,21 +92,27 @@ def pytest_collection_modifyitems(items):
 
     def place(item):
         name = os.path.relpath(item.path, here)
-        found = [number for number, start in enumerate(WAITING) if name.startswith(start)]
-        return found[0] if found else len(WAITING)
+        found = [number for number, start in enumerate(FIRST + THEN) if name.startswith(start)]
+        return found[0] if found else len(FIRST + THEN)
 
     items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Whole files go to one process, and all that need worker processes to the same one."""
+    """Whole files go to one process, and all that need worker processes to the same one.
+
+    So do all that kill processes: these are forked from one that has taken seconds to start.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            together = "process" in nodeid or "test_urls" in nodeid
-            return "worker processes" if together else super()._split_scope(nodeid)
+            if "/faults/" in nodeid or "/engine/test_cluster_" in nodeid:
+                return "processes to be killed"
+            if "process" in nodeid or "test_urls" in nodeid:
+                return "worker processes"
+            return super()._split_scope(nodeid)
 
     return Scheduling(config, log)
 

@@ -13,7 +13,7 @@ from slrt_dask.errors import InvalidConfig, InvalidInput
 from slrt_dask.optim import StopReason
 from tests.oracles.dense import random_problem
 
-SHAPES = {2: (12, 9), 3: (9, 8, 5), 4: (6, 5, 4, 3)}
+SHAPES = {2: (10, 8), 3: (9, 8, 5), 4: (6, 5, 4, 3)}
 CLOSE = {"gap_tolerance": 1e-4, "gradient_tolerance": 1e-9, "max_iterations": 300, "threads": 1}
 
 

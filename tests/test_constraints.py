@@ -310,8 +310,8 @@ def test_a_run_that_was_interrupted_and_resumed_is_the_undisturbed_one(
 def test_worker_processes_give_the_same_answer(observed, process_client):
     store = observed(parts=2)
     constraint = Bounds(lower=0.0, upper=0.5)
-    here = completed(store, constraint, max_iterations=2)
-    there = completed(store, constraint, max_iterations=2, threads=None, client=process_client)
+    here = completed(store, constraint, max_iterations=1)
+    there = completed(store, constraint, max_iterations=1, threads=None, client=process_client)
     costs = [record.cost for record in here.records]
     np.testing.assert_allclose([record.cost for record in there.records], costs, rtol=1e-8)
     places = np.indices(SHAPE).reshape(3, -1)

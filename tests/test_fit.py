@@ -66,7 +66,7 @@ def predictions(done):
 
 @pytest.mark.parametrize("method", ["rcg", "rtr"])
 def test_with_full_ranks_the_certified_gap_closes(method, store_of, fit):
-    shape = (30, 20, 6)
+    shape = (20, 10, 6)
     dense = random_problem(shape, shape, C=2.0, fraction=0.3, seed=0)
     store = store_of(dense.mask, dense.values)
     done = fit(
@@ -463,7 +463,7 @@ def test_a_fit_that_does_not_fit_in_memory_is_streamed_and_gives_the_same_answer
     monkeypatch.setattr("slrt_dask.engine.plan.SMALLEST_STREAMED_BLOCK", 500)
     monkeypatch.setattr("slrt_dask.engine.plan.LARGEST_STREAMED_BLOCK", 2000)
     rng = np.random.default_rng(3)
-    mask = rng.random((60, 50, 40)) < 0.3
+    mask = rng.random((40, 30, 25)) < 0.3
     values = np.sin(np.indices(mask.shape).sum(axis=0) / 9.0)
     store = store_of(mask, values)
     ranks, options = (4, 3, 3), {"C": 1.0, "max_iterations": 4, "threads": 2}

@@ -22,6 +22,7 @@ from tests.oracles.dense import random_problem
 SHAPES = {2: (9, 8), 3: (8, 6, 5), 4: (6, 4, 3, 4)}
 RANKS = {2: (3, 2), 3: (3, 2, 1), 4: (2, 2, 1, 2)}
 TIRELESS = {"gap_tolerance": 0.0, "gradient_tolerance": 0.0}
+ON_A_CLUSTER = {"C": 0.3, "max_iterations": 4}
 
 
 class Crash(Exception):
@@ -40,7 +41,7 @@ def stopping(kind, when):
 
 @pytest.fixture
 def store(store_of):
-    def make(order=3, parts=2, seed=6):
+    def make(order=3, parts=1, seed=6):
         dense = random_problem(SHAPES[order], RANKS[order], C=5.0, fraction=0.4, seed=seed)
         return store_of(dense.mask, dense.values, parts=parts)
 
@@ -147,7 +148,9 @@ def written_records(run):
 def test_a_resumed_run_equals_the_undisturbed_one(
     order, method, kind, store, stop_and_resume, tmp_path
 ):
-    undisturbed, resumed = stop_and_resume(store(order), 3, kind, method=method, max_iterations=5)
+    undisturbed, resumed = stop_and_resume(
+        store(order, parts=2), 3, kind, method=method, max_iterations=5
+    )
     assert len(undisturbed.records) > 4
     assert_same(resumed, undisturbed)
     lines = written_records(tmp_path / "run")
@@ -191,7 +194,7 @@ def test_certificates_after_the_first_are_the_same_to_the_last_bit(store, stop_a
 )
 def test_it_does_so_with_every_setting(options, method, store, stop_and_resume, monkeypatch):
     monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 5)
-    assert_same(*reversed(stop_and_resume(store(), 3, method=method, **options)))
+    assert_same(*reversed(stop_and_resume(store(parts=2), 3, method=method, **options)))
 
 
 def test_the_error_on_held_out_observations_goes_on(store, store_of, stop_and_resume):
@@ -214,7 +217,7 @@ def test_a_streamed_fit_goes_on(method, store_of, stop_and_resume, monkeypatch, 
     needed = plan_of(big, FitSettings(ranks=ranks, C=1.0), threads=2).largest.total
     with caplog.at_level("INFO", logger="slrt_dask"):
         undisturbed, resumed = stop_and_resume(
-            big, 2, ranks=ranks, C=0.1, max_iterations=4, threads=2, memory_limit=needed - 1,
+            big, 1, ranks=ranks, C=0.1, max_iterations=3, threads=2, memory_limit=needed - 1,
             method=method,
         )  # fmt: skip
     assert caplog.text.count("streamed from disk") == 3
@@ -225,7 +228,7 @@ def test_a_streamed_fit_goes_on(method, store_of, stop_and_resume, monkeypatch, 
 def test_a_run_may_go_on_somewhere_else(kind, request, store, stop_and_resume):
     client = request.getfixturevalue(f"{kind}_client")
     undisturbed, resumed = stop_and_resume(
-        store(parts=4), 3, resuming={"client": client}, C=0.3, max_iterations=6
+        store(parts=4), 2, resuming={"client": client}, **ON_A_CLUSTER
     )
     assert len(resumed.records) == len(undisturbed.records)
     for one, other in zip(resumed.records, undisturbed.records, strict=True):
@@ -235,9 +238,8 @@ def test_a_run_may_go_on_somewhere_else(kind, request, store, stop_and_resume):
 def test_a_run_of_a_cluster_may_go_on_in_this_process(
     store, thread_client, undisturbed_run, tmp_path
 ):
-    options = {"C": 0.3, "max_iterations": 6}
-    undisturbed = undisturbed_run(store(parts=4), **options)
-    run = stop_run(tmp_path / "run", store(parts=4), 3, client=thread_client, **options)
+    undisturbed = undisturbed_run(store(parts=4), **ON_A_CLUSTER)
+    run = stop_run(tmp_path / "run", store(parts=4), 2, client=thread_client, **ON_A_CLUSTER)
     resumed = slrt.resume(run, threads=1)
     assert resumed.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-10)
     assert len(resumed.records) == len(undisturbed.records)
@@ -271,7 +273,7 @@ def test_a_torn_dual_falls_back_to_the_checkpoint_before(store, stop_and_resume,
         file.write_bytes(file.read_bytes()[:-8])
         assert (run / "checkpoints" / "000003").exists()
 
-    undisturbed, resumed = stop_and_resume(store(), 4, then=tear)
+    undisturbed, resumed = stop_and_resume(store(parts=2), 4, then=tear)
     assert_same(resumed, undisturbed)
     assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
 
@@ -280,10 +282,9 @@ def test_a_lost_dual_on_a_worker_process_falls_back_too(
     store, process_client, undisturbed_run, tmp_path
 ):
     observed = store(parts=4)
-    options = {"C": 0.3, "max_iterations": 6}
-    undisturbed = undisturbed_run(observed, **options)
-    run = stop_run(tmp_path / "run", observed, 4, **options)
-    max((run / "checkpoints" / "000004" / "dual").iterdir()).unlink()
+    undisturbed = undisturbed_run(observed, **ON_A_CLUSTER)
+    run = stop_run(tmp_path / "run", observed, 2, **ON_A_CLUSTER)
+    max((run / "checkpoints" / "000002" / "dual").iterdir()).unlink()
     resumed = slrt.resume(run, client=process_client)
     assert resumed.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-10)
 

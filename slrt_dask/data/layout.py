@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 import warnings
 import zlib
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import zarr
 from numpy.typing import ArrayLike, NDArray
-from zarr.codecs import BloscCodec
+from zarr.core.group import GroupMetadata
+from zarr.core.metadata.v3 import ArrayV3Metadata
 from zarr.storage import FsspecStore
 
 from slrt_dask.data import location
@@ -135,28 +137,38 @@ def column_names(order: int) -> tuple[str, ...]:
 
 
 def _create_partition(root: zarr.Group, header: StoreHeader, part: PartitionInfo) -> None:
-    group = root.create_group(part.name)
-    pieces = max(1, math.ceil(part.count / LARGEST_CHUNK))
-    chunks = (max(1, math.ceil(part.count / pieces)),)
-    squeeze = BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle")
-    # Fill values that are never data: zarr leaves out chunks that hold only fill, and a chunk
-    # that was lost should not read as plausible numbers.
-    for column in column_names(header.order)[:-1]:
-        group.create_array(
-            column,
-            shape=(part.count,),
-            chunks=chunks,
-            dtype=header.index_dtype,
-            compressors=(squeeze,),
-            fill_value=-1,
-        )
-    group.create_array(
-        "values",
-        shape=(part.count,),
-        chunks=chunks,
-        dtype=header.value_dtype,
-        compressors=None,
-        fill_value=float("nan"),
+    """Create a partition's group and arrays all at once: one by one takes four times as long."""
+    places = _column_metadata(part.count, header.index_dtype, squeezed=True)
+    values = _column_metadata(part.count, header.value_dtype, squeezed=False)
+    nodes: dict[str, GroupMetadata | ArrayV3Metadata] = {part.name: GroupMetadata()}
+    for column in column_names(header.order):
+        nodes[f"{part.name}/{column}"] = values if column == "values" else places
+    deque(root.create_hierarchy(cast(Any, nodes)), maxlen=0)
+
+
+def _column_metadata(count: int, dtype: np.dtype[Any], *, squeezed: bool) -> ArrayV3Metadata:
+    """What zarr keeps of a column, which is one array."""
+    pieces = max(1, math.ceil(count / LARGEST_CHUNK))
+    chunk = max(1, math.ceil(count / pieces))
+    codecs: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    if squeezed:
+        settings = {"typesize": dtype.itemsize, "cname": "lz4", "clevel": 5, "blocksize": 0}
+        codecs.append({"name": "blosc", "configuration": {**settings, "shuffle": "bitshuffle"}})
+    return ArrayV3Metadata.from_dict(
+        {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": (count,),
+            "data_type": dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": (chunk,)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            # Fill values that are never data: zarr leaves out chunks that hold only fill, and a
+            # chunk that was lost should not read as plausible numbers.
+            "fill_value": -1 if squeezed else "NaN",
+            "codecs": codecs,
+            "attributes": {},
+            "storage_transformers": (),
+        }
     )
 
 

@@ -181,11 +181,14 @@ def write_array(group_path: str, name: str, values: Any) -> int:
 
     values : a numpy or zarr array; returns the checksum of its content
     """
-    group = zarr.open_group(group_path, mode="r+")
     row_bytes = values.dtype.itemsize * max(1, values.size // max(1, values.shape[0]))
     rows = max(1, min(values.shape[0], CHUNK_BYTES // row_bytes))
-    array = group.create_array(
-        name, shape=values.shape, chunks=(rows, *values.shape[1:]), dtype=values.dtype
+    # By its whole path: through the group, zarr would look at all groups above and write them too.
+    array = zarr.create_array(
+        f"{group_path}/{name}",
+        shape=values.shape,
+        chunks=(rows, *values.shape[1:]),
+        dtype=values.dtype,
     )
     checksum = 0
     for first in range(0, values.shape[0], rows):

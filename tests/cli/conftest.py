@@ -71,7 +71,7 @@ def observations(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def store(observations):
-    return from_file(observations.parent / "store", observations, partition_entries=120)
+    return from_file(observations.parent / "store", observations, partition_entries=240)
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def sums_of(run, **options):
 def test_flags_ask_for_rows(run_command, store, rows):
     said = run_command(
         "fit", store.path, *FIT, "--run", rows / "run", "--rows", rows / "A", "--bound",
-        rows / "b", "--kind", "==", "--lower", "-3", "--max-iterations", "1",
+        rows / "b", "--kind", "==", "--lower", "-3", "--max-iterations", "0",
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
     wanted = np.arange(80) / 80

@@ -14,7 +14,7 @@ import pytest
 import slrt_dask
 from tests.cli.conftest import FIT, ROOT
 
-FEW = (*FIT, "--max-iterations", "2", "--gap-tolerance", "0")
+FEW = (*FIT, "--max-iterations", "1", "--gap-tolerance", "0")
 
 
 def wait_until(condition, process, seconds=60):
@@ -87,7 +87,7 @@ def test_an_error_without_a_terminal_is_a_plain_sentence(run_process, tmp_path):
 def cluster():
     """The local cluster script, started; its address."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "cluster" / "local.py"), "--workers", "2", "--threads", "1"],
+        [sys.executable, str(ROOT / "cluster" / "local.py"), "--workers", "1", "--threads", "1"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -100,7 +100,7 @@ def cluster():
             process.terminate()
             _, messages = process.communicate(timeout=60)
     assert process.returncode == 0, messages
-    assert "2 workers are ready" in messages
+    assert "1 worker is ready" in messages
 
 
 def test_a_fit_on_the_local_cluster_gives_the_same_answer(
@@ -113,4 +113,4 @@ def test_a_fit_on_the_local_cluster_gives_the_same_answer(
     done = slrt_dask.load_completion(run / "completion")
     np.testing.assert_allclose(everywhere(done), everywhere(in_this_process), rtol=1e-5, atol=1e-7)
     plan = run_command("plan", store.path, "--ranks", "4,4,3", "--scheduler", cluster)
-    assert "workers           2" in plan.stdout
+    assert "workers           1" in plan.stdout

@@ -72,12 +72,14 @@ def test_a_resumed_run_can_be_quiet_or_show_its_log(run_command, stopped):
     assert "iteration    3" not in log.stderr
 
 
-def test_a_run_goes_on_with_worker_processes(run_command, stopped, undisturbed, process_client):
-    run = stopped()
+def test_a_run_goes_on_with_worker_processes(run_command, store, stopped, process_client):
+    fewer = {"max_iterations": 5}
+    undisturbed = slrt_dask.complete(store, **{**OPTIONS, **fewer})
+    run = stopped(**fewer)
     said = run_command("resume", run, "--scheduler", process_client.scheduler.address)
     assert said.exit_code == 0, said.stderr
     done = slrt_dask.load_completion(run / "completion")
-    assert len(done.records) == 12
+    assert len(done.records) == 6
     assert done.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-8)
 
 

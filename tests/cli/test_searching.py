@@ -7,17 +7,21 @@ import json
 import pytest
 
 import slrt_dask
-from slrt_dask.tuning import candidate, trials
+from slrt_dask.tuning import candidate, search, trials
 
 
 @pytest.fixture(autouse=True)
-def few_ranks(monkeypatch):
-    """Those for which other tests have kernels compiled already."""
+def short_search(monkeypatch):
+    """Ranks for which other tests have kernels compiled already, and few trials, soon over."""
     monkeypatch.setattr(candidate, "LADDER", (1, 2, 3, 5))
+    monkeypatch.setattr(search, "PATIENCE", 1)
+    monkeypatch.setattr(trials, "MOST_ITERATIONS", 3)
 
 
 def test_a_fit_with_nothing_but_a_store_finds_its_settings(run_command, store, tmp_path):
-    said = run_command("fit", store.path, "--run", tmp_path / "run", "--threads", "1")
+    said = run_command(
+        "fit", store.path, "--run", tmp_path / "run", "--threads", "1", "--max-iterations", "3"
+    )
     assert said.exit_code == 0, said.stderr
     table = json.loads((tmp_path / "run" / "search.json").read_text())["tried"]
     lines = [line for line in said.stderr.splitlines() if line.startswith("ranks ")]
@@ -44,6 +48,8 @@ def test_a_file_and_flags_say_what_is_searched_for(run_command, store, tmp_path)
         "1",
         "--lambdas",
         "1,1,1",
+        "--max-iterations",
+        "3",
     )
     assert (said.exit_code, said.stderr) == (0, "")
     table = json.loads((tmp_path / "run" / "search.json").read_text())["tried"]

@@ -20,7 +20,7 @@ from tests.cluster.conftest import FIT, environment, launched
 
 SOON = 15
 """Seconds within which a refusal comes, on a busy machine; it takes milliseconds."""
-FEW = (*FIT, "--max-iterations", "2", "--gap-tolerance", "0")
+FEW = (*FIT, "--max-iterations", "1", "--gap-tolerance", "0")
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +154,12 @@ def test_nothing_listens_beyond_this_machine(cluster):
     assert set(listening) == {"127.0.0.1"}
 
 
-def test_the_end_of_its_terminal_ends_a_cluster(certificates):
-    with launched("local", "--workers", "1", "--tls", certificates.path) as (process, _):
-        started = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(30) == 0
+def test_the_end_of_its_terminal_ends_a_cluster(cluster):
+    """The last test that has it: after this there is none."""
+    process, _ = cluster
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(30) == 0
     _, alive = psutil.wait_procs(started, timeout=10)
     assert (len(started) >= 3, alive) == (True, [])
 

@@ -102,13 +102,13 @@ def root(request, tmp_path):
         yield address
 
 
-@pytest.fixture(params=["file", "s3"])
-def shared(request, tmp_path, process_client):
-    """An address that other processes see too, and a client whose workers have what they need."""
-    if request.param == "file":
-        yield f"file://{tmp_path}", process_client
-        return
-    address = f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
+@pytest.fixture
+def shared(bucket, tmp_path, process_client):
+    """An address that other processes see too, and a client whose workers have what they need.
+
+    What begins with file:// is no other case: workers are given the path.
+    """
+    address = f"{bucket}/{tmp_path.name}"
     credentials = {name: os.environ[name] for name in [*KEYS, "AWS_ENDPOINT_URL"]}
 
     # Not os.environ.update itself: workers would be sent a copy of the environment to update.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
+from slrt_dask.data import open_store
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.sampling import ValidationErrors
@@ -48,8 +51,7 @@ def names_on_share(share):
 
 def put_on_share(share, name, tensor):
     for number in share.assignment.partitions:
-        columns, _ = share.assignment.store.read_partition(number)
-        share.put_partition_vector(number, name, tensor[columns])
+        share.put_partition_vector(number, name, tensor[tuple(share.partition_columns(number))])
 
 
 def dense_vector(engine, name, reader=vectors_of_share):
@@ -57,8 +59,14 @@ def dense_vector(engine, name, reader=vectors_of_share):
     tensor = np.zeros(engine.store.shape)
     for part in engine.on_shares(reader, name):
         for number, vector in part.items():
-            tensor[engine.store.read_partition(number)[0]] = vector
+            tensor[columns_of(engine.store.path, number)] = vector
     return tensor
+
+
+@functools.cache
+def columns_of(path, number):
+    """The places of a partition's entries; stores of tests are not written again."""
+    return open_store(path).read_partition(number)[0]
 
 
 def results(engine, dense, *, iterations=4, validated=True, certified=True):

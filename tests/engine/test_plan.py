@@ -210,7 +210,7 @@ import slrt_dask
 store = slrt_dask.open_store(sys.argv[1])
 from slrt_dask.config import FitSettings
 from slrt_dask.request import plan_of
-ranks = (6, 6, 5)
+ranks = (4, 4, 3)
 plan = plan_of(store, FitSettings(ranks=ranks, C=1.0), threads=2).largest
 before = psutil.Process().memory_info().rss
 for method in ("rcg", "rtr"):
@@ -226,7 +226,7 @@ print(json.dumps({"peak": peak, "before": before, "total": plan.total, "runtime"
 def test_the_peak_of_a_fit_stays_within_the_plan(tmp_path):
     import slrt_dask
 
-    shape, entries = (200, 180, 160), 1_000_000
+    shape, entries = (160, 140, 120), 500_000
     rng = np.random.default_rng(0)
     flat = rng.choice(math.prod(shape), entries, replace=False)
     places = np.array(np.unravel_index(flat, shape))

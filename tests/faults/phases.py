@@ -14,6 +14,7 @@ from slrt_dask.optim.line_search import LineSearch
 ON_SHARES = {
     "write_dual_files": "checkpoint",
     "partition_extents": "result",
+    "slice_counts": "result",
     "read_dual_files": "going on",
     "read_places": "going on",
     "write_dual_partitions": "result",
@@ -46,7 +47,7 @@ class Phases:
         self._seen = Counter()
         for owner, name, phase in (
             (LineSearch, "search", lambda *_, **__: "line search"),
-            (DualProblem, "certify", lambda *_: "certificate"),
+            (DualProblem, "certify", lambda *_, **__: "certificate"),
             (ClusterEngine, "run", lambda _, program: PROGRAMS[program.label]),
             (LocalEngine, "run", lambda _, program: PROGRAMS[program.label]),
             (ClusterEngine, "on_shares", lambda _, task, *__: ON_SHARES[task.__name__]),

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -111,12 +110,6 @@ def command():
         process.communicate()
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def lines_of(run):
     with contextlib.suppress(FileNotFoundError):
         return (run / "records.jsonl").read_text().splitlines()
@@ -124,33 +117,23 @@ def lines_of(run):
 
 
 def test_the_command_goes_on_when_its_scheduler_is_started_again(
-    command, store, assert_same_answer, tmp_path
+    command, store, cluster, assert_same_answer, tmp_path
 ):
-    address, run = f"tcp://127.0.0.1:{free_port()}", tmp_path / "run"
-
-    def start_cluster():
-        scheduler = command("dask", "scheduler", "--host", address, "--no-dashboard", "--no-show")
-        command(
-            "dask", "worker", address, "--nworkers", "1", "--nthreads", "1", "--no-dashboard",
-            "--local-directory", str(tmp_path),
-        )  # fmt: skip
-        return scheduler
-
-    scheduler = start_cluster()
-    with distributed.Client(address, timeout=SECONDS_TO_REACH, set_as_default=False) as client:
-        client.wait_for_workers(1, timeout=SECONDS_TO_REACH)
+    run = tmp_path / "run"
+    cluster.start_worker()
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
     fit = command(
         "slrt_dask.cli", "fit", store.path, "--ranks", ",".join(map(str, RANKS)), *flags,
-        "--run", str(run), "--scheduler", address,
+        "--run", str(run), "--scheduler", cluster.address,
     )  # fmt: skip
     end = time.monotonic() + SECONDS_TO_REACH
     while len(lines_of(run)) < 2:
         assert fit.poll() is None, fit.communicate()
         assert time.monotonic() < end
-    os.killpg(scheduler.pid, signal.SIGKILL)
-    scheduler.wait()
-    start_cluster()
+        time.sleep(0.002)  # between looks; the command needs the processor
+    cluster.kill_scheduler()
+    cluster.start_scheduler()
+    cluster.start_worker()
     output, messages = fit.communicate(timeout=SECONDS_TO_REACH)
     assert fit.returncode == 0, messages
     assert "certificate" in output

@@ -22,9 +22,13 @@ def close(actual, wanted, dtype=np.float64):
 
 
 def whole_fibres(tensor, mode):
-    """Numbers of a mode's fibres over the whole tensor, and how many there are."""
+    """Numbers of a mode's fibres over the whole tensor, and how many there are.
+
+    Of the rows' own type, for which kernels are compiled anyway.
+    """
     shape = tensor.dense.shape
-    return fibre_keys(tensor.indices, shape, (mode,)), possible_fibres(shape, (mode,))
+    fibres = fibre_keys(tensor.indices, shape, (mode,)).astype(tensor.indices[mode].dtype)
+    return fibres, possible_fibres(shape, (mode,))
 
 
 def fibre_sums_of(tensor, mode, padded, x=None):
@@ -66,6 +70,7 @@ def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(order
     tensor, mode, rng = random_tensor(order, fraction=0.9), 0, np.random.default_rng(7)
     U = pad_columns(rng.standard_normal((tensor.dense.shape[mode], 4)))
     fibres, count = whole_fibres(tensor, mode)
+    fibres = fibres.astype(np.int64)  # as where there are more than a short number can count
     sums, lanes, rows = rng.standard_normal((count, 4)), lanes_for(4), tensor.indices[mode]
     drawn = [rng.standard_normal(len(rows)).astype(dtype) for _ in range(5)]
     apart, together = ([vector.copy() for vector in drawn] for _ in range(2))

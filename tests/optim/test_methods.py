@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slrt_dask.errors import NumericalBreakdown
-from slrt_dask.optim import ConjugateGradient, StopReason, StopRules, minimise
+from slrt_dask.optim import ConjugateGradient, StopReason, StopRules, TrustRegion, minimise
 from tests.oracles.convex import solve_convex
 from tests.oracles.dense import (
     random_problem,
@@ -103,10 +103,10 @@ def test_the_cost_never_rises_when_inner_solves_are_exact(shape, method):
 @pytest.mark.parametrize(
     "solver", [solve_with_residual, solve_by_conjugate_gradients], ids=["adverse", "cg"]
 )
-@pytest.mark.parametrize("setting", [{}, {"C": 1e3, "noise": 0.0}], ids=["noisy", "well-fitted"])
-def test_truncated_inner_solves_lead_to_a_point_that_is_optimal_indeed(
-    shape, method, solver, setting
-):
+def test_truncated_inner_solves_lead_to_a_point_that_is_optimal_indeed(shape, method, solver):
+    # Noisy or fitted well: every order, method and solver has both, and every two of them.
+    odd = (len(shape) + (solver is solve_with_residual) + isinstance(method, TrustRegion)) % 2
+    setting = {"C": 1e3, "noise": 0.0} if odd else {}
     problem = random_problem(shape, (2,) * len(shape), solver=solver, **setting)
     rules = StopRules(gap_tolerance=0.0, gradient_tolerance=1e-6, max_iterations=1000)
     outcome = minimise(problem, method, start_of(problem), rules)
@@ -137,7 +137,7 @@ def test_inner_solves_are_loose_far_away_and_tight_near_the_optimum(shape, metho
 def test_a_run_repeated_is_the_same_bit_for_bit(shape, method):
     def run():
         problem = random_problem(shape, (2,) * len(shape), solver=solve_by_conjugate_gradients)
-        rules = dataclasses.replace(TIGHT, max_iterations=20)
+        rules = dataclasses.replace(TIGHT, max_iterations=8)
         return minimise(problem, method, start_of(problem), rules, clock=lambda: 0.0)
 
     first, second = run(), run()

@@ -43,6 +43,12 @@ def store(tensor, tmp_path_factory):
     return slrt.from_coo(tmp_path_factory.mktemp("tuned") / "store", indices, values, SHAPE)
 
 
+@pytest.fixture
+def few_trials(monkeypatch):
+    """Searches that end soon, for what holds of any search."""
+    monkeypatch.setattr(tuning, "MOST_TRIALS", 7)
+
+
 @pytest.fixture(scope="module")
 def found(store):
     listener = Listener()
@@ -106,7 +112,7 @@ def test_workers_find_the_same(store, lone_client, monkeypatch):
     assert done.certificate.primal == pytest.approx(here.certificate.primal, rel=1e-6)
 
 
-def test_given_ranks_are_kept_and_so_are_given_weights(store):
+def test_given_ranks_are_kept_and_so_are_given_weights(store, few_trials):
     listener = Listener()
     done = slrt.complete(store, TRUE, center=True, threads=1, observers=[listener])
     assert done.ranks == TRUE
@@ -120,7 +126,7 @@ def test_given_ranks_are_kept_and_so_are_given_weights(store):
 
 
 def test_held_out_observations_that_are_given_judge_and_none_of_the_others_is_left_out(
-    store, tmp_path
+    store, few_trials, tmp_path
 ):
     train, test = store.split(0.2, 7, tmp_path / "train", tmp_path / "test")
     listener = Listener()
@@ -130,7 +136,7 @@ def test_held_out_observations_that_are_given_judge_and_none_of_the_others_is_le
     assert f"predict {test.nnz:,} held-out" in done.records[0].event
 
 
-def test_a_run_keeps_what_was_tried_and_can_be_resumed(store, tmp_path):
+def test_a_run_keeps_what_was_tried_and_can_be_resumed(store, few_trials, tmp_path):
     class Crash(Exception):
         pass
 
@@ -151,7 +157,7 @@ def test_a_run_keeps_what_was_tried_and_can_be_resumed(store, tmp_path):
     assert {tuple(row["strengths"]) for row in table} == {tuple(2.0 * n for n in SHAPE)}
 
 
-def test_bounds_hold_for_settings_that_were_found_without_them(store, tensor):
+def test_bounds_hold_for_settings_that_were_found_without_them(store, tensor, few_trials):
     lowest = float(np.quantile(tensor, 0.05))
     done = slrt.complete(store, "auto", C=2.0, constraint=slrt.Bounds(lowest, None), threads=1)
     whole = np.asarray(done.to_dask(enforce=True))
@@ -179,7 +185,7 @@ def test_an_interrupt_of_a_search_for_a_structure_is_one(tmp_path, monkeypatch):
         slrt.complete(store, "auto", constraint=slrt.Hankel(20), threads=1)
 
 
-def test_a_search_holds_nothing_on_the_engine_between_trials(store):
+def test_a_search_holds_nothing_on_the_engine_between_trials(store, few_trials):
     held = []
 
     class Counting(Listener):
@@ -207,15 +213,16 @@ def test_workers_that_try_settings_at_the_same_time_find_the_same(
         assert one.error == pytest.approx(other.error, rel=1e-9)
 
 
-def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path):
-    time = np.arange(300)
+def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "MOST_TRIALS", 12)
+    time = np.arange(200)
     wave = np.cos(0.11 * time + 1.0) + 0.5 * np.cos(0.47 * time)
     seen = wave.copy()
-    seen[140:160] = np.nan
+    seen[90:104] = np.nan
     store = slrt.from_array(tmp_path / "series", seen)
-    done = slrt.complete(store, "auto", constraint=slrt.Hankel(120), threads=1)
-    filled = done.predict([time[140:160]])
-    wrong = np.linalg.norm(filled - wave[140:160]) / np.linalg.norm(wave[140:160])
+    done = slrt.complete(store, "auto", constraint=slrt.Hankel(80), threads=1)
+    filled = done.predict([time[90:104]])
+    wrong = np.linalg.norm(filled - wave[90:104]) / np.linalg.norm(wave[90:104])
     assert wrong < 5e-3
     assert done.stop_reason is not StopReason.CHOSEN
 
@@ -234,7 +241,8 @@ def test_other_words_are_refused(given, message, store):
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (9, 8, 7, 6)], ids=["order2", "order4"])
-def test_other_orders_are_searched_too(shape, tmp_path):
+def test_other_orders_are_searched_too(shape, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "MOST_TRIALS", 12)
     tensor = low_rank_tensor(shape, (2,) * len(shape), seed=1, noise=0.0)
     indices, values = sample_entries(tensor, 0.5, seed=2)
     store = slrt.from_coo(tmp_path / "store", indices, values, shape)
