@@ -8,6 +8,7 @@ import pytest
 import slrt_dask as slrt
 from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, StoreCorrupt
 from slrt_dask.hankel import STAGES, Hankel
+from slrt_dask.optim import StopReason
 
 LENGTH, GAP = 60, slice(24, 30)
 SERIES = {"C": 1e4, "lambdas": (1.0, 1e-6), "method": "rcg", "max_iterations": 40}
@@ -111,6 +112,26 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_answer(method, gappy, tmp_pa
     resumed = slrt.resume(tmp_path / "run")
     assert [row.cost for row in resumed.records] == [row.cost for row in whole.records]
     np.testing.assert_array_equal(np.asarray(resumed.to_dask()), np.asarray(whole.to_dask()))
+
+
+def test_a_run_interrupted_on_its_way_to_the_next_stage_goes_on_to_the_same_answer(
+    plain, tmp_path, monkeypatch
+):
+    from slrt_dask.optim import loop
+
+    options = {"C": 50.0, "max_iterations": 25, "constraint": Hankel(22), "checkpoint_every": 1000}
+    whole = slrt.complete(plain, (3,), **options)
+    moved = loop._moved
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(loop, "_moved", moved)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "_moved", interrupted)
+    stopped = slrt.complete(plain, (3,), run_directory=tmp_path / "run", **options)
+    assert stopped.stop_reason is StopReason.INTERRUPTED
+    resumed = slrt.resume(tmp_path / "run")
+    assert [row.cost for row in resumed.records] == [row.cost for row in whole.records]
 
 
 def test_the_plan_refuses_what_does_not_fit(gappy):

@@ -31,8 +31,8 @@ UNLUCKY = 1e-6
 """Chance, over random starts, that any of a certificate's bounds does not hold."""
 WIDTH = 8
 """Vectors of each mode that are multiplied together."""
-FEW = 64
-"""Rows up to which a mode is multiplied out."""
+FEW, MANY = 64, 4096
+"""Rows up to which a mode is multiplied out; beyond which it has one start, for want of room."""
 RANDOM_SHARE = 0.5
 """Length of the random part of a start vector beside the best known direction's 1."""
 ROUNDING = 1e-13
@@ -81,6 +81,11 @@ class _Recurrence:
         self.off_diagonal.append(length)
         self.basis.append(image / length)
         self.bound = min(self.bound, self._upper_bound())
+
+    def spectrum(self, caught: float) -> Spectrum:
+        values, combinations = np.linalg.eigh(self._tridiagonal())
+        vectors = np.array(self.basis[: len(values)]).T @ combinations
+        return Spectrum(values[::-1], np.ascontiguousarray(vectors[:, ::-1]), caught)
 
     def _tridiagonal(self) -> NDArray[np.float64]:
         beside = self.off_diagonal[: len(self.diagonal) - 1]
@@ -208,12 +213,14 @@ class _Krylov(_Mode):
     def extend(self, image: NDArray[np.float64]) -> None:
         for start, product in zip(self.starts, image.T, strict=True):
             if not start.exhausted:
-                self.vectors.append(start.basis[-1])
-                self.images.append(product)
+                if len(self.starts) > 1:
+                    self.vectors.append(start.basis[-1])
+                    self.images.append(product)
                 start.extend(product)
 
     def spectrum(self, caught: float) -> Spectrum:
-        """Ritz values and vectors in the space that all starts span together."""
+        if len(self.starts) == 1:
+            return self.starts[0].spectrum(caught)
         left, lengths, right = np.linalg.svd(np.array(self.vectors).T, full_matrices=False)
         kept = lengths > INDEPENDENT * lengths[0]
         back = right[kept].T / lengths[kept]
@@ -258,18 +265,18 @@ class TopEigenvalues:
 def _modes(factors: Vectors, images: Vectors) -> list[_Mode]:
     # Seeded by the point: starts of different certificates are independent, and a certificate
     # that is made again, after a resume, is the same.
-    generator = np.random.default_rng(zlib.crc32(np.ascontiguousarray(factors[0]).data))
+    generator = np.random.default_rng([zlib.crc32(np.ascontiguousarray(U).data) for U in factors])
     modes: list[_Mode] = []
     for factor, image in zip(factors, images, strict=True):
         if len(factor) <= FEW:
             modes.append(_Whole(np.zeros((len(factor), len(factor)))))
             continue
-        known = _best_combinations(factor, image)
+        known, count = _best_combinations(factor, image), WIDTH if len(factor) <= MANY else 1
         # A coordinate of a random unit vector is below δ with a chance of δ √(2n/π) at most.
-        unlucky = (UNLUCKY / len(factors)) ** (1.0 / WIDTH)
+        unlucky = (UNLUCKY / len(factors)) ** (1.0 / count)
         smallest = unlucky * math.sqrt(math.pi / (2 * len(factor)))
         starts = []
-        for number in range(WIDTH):
+        for number in range(count):
             random = generator.standard_normal(len(factor))
             start = RANDOM_SHARE * random / np.linalg.norm(random)
             if number < known.shape[1]:

@@ -141,6 +141,9 @@ class DualProblem:
     def next_stage(self) -> bool:
         return False
 
+    def stay(self) -> None:
+        """There is only one stage."""
+
     @property
     def notice(self) -> str:
         """What whoever reads the history should know of the problem; often nothing."""

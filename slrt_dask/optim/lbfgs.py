@@ -86,17 +86,16 @@ class LimitedMemory(LineDescent[LimitedMemoryState]):
         def carry(vector: Point) -> Point:
             return manifold.transport(here, there, vector)
 
-        pairs = [(carry(move), carry(change)) for move, change in state.pairs]
-        move = carry(step.move)
-        change = combine(1.0, step.end.gradient, -1.0, carry(step.start.gradient))
-        lengths = manifold.norm(there, move) * manifold.norm(there, change)
-        if manifold.inner_product(there, move, change) > self.curvature * lengths:
-            pairs = [*pairs, (move, change)][-self.memory :]
-        return replace(
-            state,
-            moves=_stacked([move for move, _ in pairs], there),
-            changes=_stacked([change for _, change in pairs], there),
-        )
+        def tells(pair: tuple[Point, Point]) -> bool:
+            lengths = manifold.norm(there, pair[0]) * manifold.norm(there, pair[1])
+            return manifold.inner_product(there, *pair) > self.curvature * lengths
+
+        last = step.move, combine(1.0, step.end.gradient, -1.0, carry(step.start.gradient))
+        pairs = [*state.pairs, last]
+        # Products change a little as vectors are carried along: old pairs are looked at again.
+        kept = [pair for pair in ((carry(a), carry(b)) for a, b in pairs) if tells(pair)]
+        moves, changes = ([pair[side] for pair in kept[-self.memory :]] for side in (0, 1))
+        return replace(state, moves=_stacked(moves, there), changes=_stacked(changes, there))
 
 
 def _newton_direction(

@@ -122,9 +122,8 @@ def minimise(
             # in this order: an interrupt must never leave a certificate beside a newer state
             if wider is not None:
                 certified, told, state = None, False, _moved(problem, method, state, wider)
-            elif reason in STAGE_ENDS and problem.next_stage():
-                here = state.evaluation
-                certified, told, state = None, False, _moved(problem, method, state, here)
+            elif reason in STAGE_ENDS and (staged := _staged(problem, method, state)):
+                certified, told, state = None, False, staged
             elif patience is not None and (why := patience.reason_to_go_back(state, reason)):
                 best = _moved(problem, method, state, state.evaluation, patience.point)
                 notes.append(f"went back to iteration {patience.iteration}")
@@ -177,6 +176,17 @@ def _grown(
     if grow is None or certified is None or reason not in (None, *NOTHING_TO_GAIN):
         return None
     return grow(certified.evaluation, state.gradient_norm if reason is None else 0.0)
+
+
+def _staged(problem: AnyProblem, method: Method[StateType], state: StateType) -> StateType | None:
+    """The state under the next problem on the way to the one asked for; None if there is none."""
+    if not problem.next_stage():
+        return None
+    try:
+        return _moved(problem, method, state, state.evaluation)
+    except BaseException:
+        problem.stay()  # the state that is kept belongs to the problem before
+        raise
 
 
 def _moved(

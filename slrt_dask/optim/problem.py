@@ -138,6 +138,9 @@ class Problem(Protocol[EvaluationType]):
     def next_stage(self) -> bool:
         """Become the next problem on the way to the one asked for; False if this is it."""
 
+    def stay(self) -> None:
+        """Be the problem again that it was before `next_stage`."""
+
 
 AnyProblem: TypeAlias = Problem[Any]
 """A problem as the optimisers see it: they never look inside an evaluation."""

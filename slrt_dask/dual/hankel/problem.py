@@ -84,6 +84,7 @@ class HankelProblem:
         self._stages = (*stages, deviation)
         self.deviation = self._stages[0]
         self._close = self._final = False
+        self._before = self.progress()
         self.sweeps = 0
         self._offset, self._box, self._relaxed = offset, box, relaxed
         self._max_inner_iterations = max_inner_iterations
@@ -128,10 +129,14 @@ class HankelProblem:
     def next_stage(self) -> bool:
         if self.looseness == 1.0:
             return False
+        self._before = self.progress()
         self._final = self._close
         if not self._final:
             self.deviation = max(value for value in self._stages if value < self.deviation)
         return True
+
+    def stay(self) -> None:
+        self.go_on(self._before, ())
 
     @property
     def notice(self) -> str:
