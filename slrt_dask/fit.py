@@ -17,7 +17,7 @@ import distributed
 from slrt_dask.arguments import Free, settings_for
 from slrt_dask.checkpoint import Cadence, newest_iteration
 from slrt_dask.combining import Constraint, Constraints, constraints_of
-from slrt_dask.completion import Completion, TemporaryPlace, load_completion
+from slrt_dask.completion import Completion, load_completion
 from slrt_dask.connection import Connection
 from slrt_dask.data.holding_out import KindLike
 from slrt_dask.data.location import scratch_parent
@@ -38,6 +38,7 @@ from slrt_dask.runs import (
     refuse_used_directory,
 )
 from slrt_dask.searching import open_search, searched
+from slrt_dask.temporary import TemporaryPlace
 from slrt_dask.usage import UsageKeeper
 
 UNFINISHED = (StopReason.INTERRUPTED,)
