@@ -8,9 +8,11 @@ Signatures are formatted here, so that the page does not depend on the release o
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -134,8 +136,19 @@ def members(kind: type) -> list[tuple[str, Any]]:
 
 
 def fields_text(kind: type) -> str:
-    """Fields of a class whose docstring leaves them to the source: names and types."""
-    lines = [f"- `{name}`: `{annotation}`" for name, annotation in kind.__annotations__.items()]
+    """Fields of a class, with the sentences that follow them in its source."""
+    body = ast.parse(inspect.getsource(kind)).body[0].body  # type: ignore[attr-defined]
+    said = {
+        line.target.id: inspect.cleandoc(following.value.value)
+        for line, following in itertools.pairwise(body)
+        if isinstance(line, ast.AnnAssign)
+        and isinstance(following, ast.Expr)
+        and isinstance(following.value, ast.Constant)
+    }
+    lines = [
+        f"- `{name}`: `{annotation}`. {said.get(name, '')}".rstrip(". ") + "."
+        for name, annotation in kind.__annotations__.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
