@@ -19,7 +19,7 @@ from slrt_dask.cli.fit_options import (
     run_options,
 )
 from slrt_dask.cli.fit_settings import FitRequest, constraint_table, requested
-from slrt_dask.cli.interrupts import interrupt_explained
+from slrt_dask.cli.interrupts import interrupt_explained, search_can_go_on
 from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options, is_verbose
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def fit(
     """
     request = requested(config, flags)
     began = time.monotonic()
-    with computing.connected() as client:
+    with computing.connected() as client, search_can_go_on(request.run):
         done = _fitted(request, client, computing, checkpoint_every, quiet)
     _tell(done, request.run, time.monotonic() - began)
 
@@ -179,7 +179,7 @@ def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -
     if done is not None:
         click.echo("This run had already ended; nothing was computed. Its result:")
     else:
-        with computing.connected() as client:
+        with computing.connected() as client, search_can_go_on(run):
             done = _resumed(opened, client, computing, checkpoint_every, quiet)
     _tell(done, run, done.records[-1].seconds)
 
