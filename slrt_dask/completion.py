@@ -8,8 +8,6 @@ time, as dask tasks; the whole tensor is never formed unless the caller does it.
 from __future__ import annotations
 
 import math
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,26 +32,10 @@ from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.queries import checked_places, predicted
+from slrt_dask.temporary import TemporaryPlace
 
 CHUNK_BYTES = 2**25
 """Size of a chunk of the dense tensor, unless the caller chooses."""
-
-
-class TemporaryPlace:
-    """A directory that goes when the last who holds it, in this process, goes."""
-
-    def __init__(self, parent: str | None = None) -> None:
-        self.path = tempfile.mkdtemp(prefix="slrt-", dir=parent)
-        self._within: list[TemporaryPlace] = []
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-    def stays_within(self, other: TemporaryPlace) -> None:
-        """Have another place, which this one is in, stay as long as this one."""
-        self._within.append(other)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A worker that gets it with a task does not own the directory.
-        return str, (self.path,)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -61,7 +43,8 @@ class Completion:
     """A completed tensor: W = offset + Σ_k λ_k Z ×_k U_kU_kᵀ.
 
     An entry none of whose fibres was observed is predicted as the offset: 0, or the mean when the
-    fit was centred.
+    fit was centred. `factors` are the K matrices U_k (n_k, r_k), `path` is where it is kept.
+    Printed, it says what was fitted, its certificate, and why the fit stopped.
     """
 
     path: str
@@ -75,18 +58,22 @@ class Completion:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Lengths of the modes."""
         return self.header.shape
 
     @property
     def ranks(self) -> tuple[int, ...]:
+        """Columns of the factors, those that were found where ranks were searched for."""
         return tuple(factor.shape[1] for factor in self.factors)
 
     @property
     def lambdas(self) -> tuple[float, ...]:
+        """Weights of the modes, as given or found."""
         return self.header.lambdas
 
     @property
     def C(self) -> float:
+        """Weight of the misfit, as given or found."""
         return self.header.cost_weight
 
     @property
@@ -96,10 +83,12 @@ class Completion:
 
     @property
     def stop_reason(self) -> StopReason:
+        """Why the fit ended; its `value` is a sentence."""
         return self.header.stop_reason
 
     @property
     def certificate(self) -> Certificate:
+        """How far from the global optimum of the convex problem the answer can be."""
         return self.header.certificate
 
     def predict(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.float64]:
@@ -267,6 +256,7 @@ class Completion:
 def load_completion(path: StorePath) -> Completion:
     """Open the completion at a path, or that of the run in a directory.
 
+    path : what `save` was given, or a run directory whose fit has ended
     Anything unfinished, torn or altered is refused.
     """
     place = normal_path(path)

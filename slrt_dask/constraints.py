@@ -141,7 +141,7 @@ class Bounds:
 
 
 def Nonnegative(where: Any = "all") -> Bounds:
-    """W ≥ 0; `where` as in Bounds."""
+    """W ≥ 0, everywhere or at some entries: `where` is as in `Bounds`, in the units of the data."""
     return Bounds(lower=0.0, where=where)
 
 

@@ -17,7 +17,7 @@ import distributed
 from slrt_dask.arguments import Free, settings_for
 from slrt_dask.checkpoint import Cadence, newest_iteration
 from slrt_dask.combining import Constraint, Constraints, constraints_of
-from slrt_dask.completion import Completion, TemporaryPlace, load_completion
+from slrt_dask.completion import Completion, load_completion
 from slrt_dask.connection import Connection
 from slrt_dask.data.holding_out import KindLike
 from slrt_dask.data.location import scratch_parent
@@ -38,6 +38,7 @@ from slrt_dask.runs import (
     refuse_used_directory,
 )
 from slrt_dask.searching import open_search, searched
+from slrt_dask.temporary import TemporaryPlace
 from slrt_dask.usage import UsageKeeper
 
 UNFINISHED = (StopReason.INTERRUPTED,)
@@ -95,6 +96,7 @@ def complete(
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
     gradient_tolerance : or when the gradient norm is this small, relative to the cost
+    max_iterations, max_seconds : or when so many iterations were made, or so much time has passed
     validation : a store of held-out observations; its error is recorded with every iteration.
         What is "auto" is judged on it, and without it on a tenth of the observations, which the
         answer is then fitted to again. It keeps the factors that were found: but for Hankel,
@@ -106,6 +108,9 @@ def complete(
     run_directory : where records, checkpoints and the completion are kept; a new directory
     client : a distributed client; without one the fit runs in this process, with threads
     memory_limit : bytes that a worker (or this process) may use, as a number or like "4GB"
+    threads : that compute in this process; all cores if None
+    precision : "float64", or "float32" vectors, which take half the memory; sums are float64
+    seed : of the first factors and of what is held out
     checkpoint_every : iterations between checkpoints, or a time such as "30s", where there is a
         run directory
     observers : told of every iteration (`on_record`), of every setting that is tried (`on_trial`)

@@ -20,13 +20,14 @@ from typing import Any, TypeVar, cast
 import dask
 import distributed
 
-from slrt_dask.completion import Completion, TemporaryPlace
+from slrt_dask.completion import Completion
 from slrt_dask.data.arrays import from_array
 from slrt_dask.data.coo import from_coo
 from slrt_dask.data.libraries import is_dataset, is_sparse_coo
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
 from slrt_dask.runs import OBSERVATIONS, is_begun, refuse_used_directory
+from slrt_dask.temporary import TemporaryPlace
 
 Fitting = TypeVar("Fitting", bound=Callable[..., Completion])
 

@@ -9,11 +9,11 @@ import distributed
 
 from slrt_dask.arguments import Free, settings_for
 from slrt_dask.combining import Constraint, constraints_of
-from slrt_dask.completion import TemporaryPlace
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.plan import Plan
 from slrt_dask.errors import InvalidInput
 from slrt_dask.request import plan_of
+from slrt_dask.temporary import TemporaryPlace
 
 
 def plan(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slrt_dask import model_files
-from slrt_dask.completion import Completion, TemporaryPlace
+from slrt_dask.completion import Completion
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.location import normal_path
 from slrt_dask.dual.bounded import BoundedProblem
@@ -30,6 +30,7 @@ from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.loop import Outcome
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.runs import RunDirectory
+from slrt_dask.temporary import TemporaryPlace
 
 if TYPE_CHECKING:
     from slrt_dask.pipeline import Fit

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from slrt_dask.completion import TemporaryPlace
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import is_url, normal_path
 from slrt_dask.data.store import ObservationStore, open_store
@@ -40,6 +39,7 @@ from slrt_dask.errors import (
 from slrt_dask.locking import LOCK, is_locked, locked
 from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.records import IterationRecord
+from slrt_dask.temporary import TemporaryPlace
 
 FORMAT_VERSION = 1
 SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from slrt_dask.combining import Constraint
     from slrt_dask.completion import Completion
+    from slrt_dask.data.holding_out import KindLike
     from slrt_dask.data.store import ObservationStore
     from slrt_dask.optim.records import Observer
 
@@ -49,6 +50,8 @@ class CompletionAccessor:
         max_iterations: int = 200,
         max_seconds: float | None = None,
         validation: ObservationStore | None = None,
+        patience: int | None = None,
+        held_out: KindLike = "auto",
         run_directory: str | os.PathLike[str] | None = None,
         client: distributed.Client | None = None,
         memory_limit: int | str | None = None,
@@ -82,6 +85,8 @@ class CompletionAccessor:
             max_iterations=max_iterations,
             max_seconds=max_seconds,
             validation=validation,
+            patience=patience,
+            held_out=held_out,
             run_directory=run_directory,
             client=client,
             memory_limit=memory_limit,

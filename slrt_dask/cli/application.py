@@ -15,6 +15,7 @@ import click
 
 from slrt_dask import __version__
 from slrt_dask.cli.certificate_command import certificates
+from slrt_dask.cli.completion_command import completion
 from slrt_dask.cli.data_commands import ingest, split
 from slrt_dask.cli.demo_command import demo
 from slrt_dask.cli.fit_commands import fit, plan, resume
@@ -81,6 +82,7 @@ def main() -> None:
 
 COMMANDS = (
     demo, ingest, split, plan, tune, fit, resume, report, evaluate, predict, export, certificates,
+    completion,
 )  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)

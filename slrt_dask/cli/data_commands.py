@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slrt_dask.cli.options import WHOLE_NUMBERS, common_options
+from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options
 from slrt_dask.cli.progress import quiet_option, stage_line
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("source")
-@click.argument("store")
+@click.argument("source", type=FILE)
+@click.argument("store", type=DIRECTORY)
 @click.option(
     "--shape", type=WHOLE_NUMBERS, metavar="N,N,…", help="Lengths, if the file does not say."
 )
@@ -89,7 +89,7 @@ def ingest(
 
 
 @click.command()
-@click.argument("store")
+@click.argument("store", type=DIRECTORY)
 @click.option(
     "--test", type=float, default=0.1, show_default=True, help="Share of observations to hold out."
 )

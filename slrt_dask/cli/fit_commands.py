@@ -19,8 +19,8 @@ from slrt_dask.cli.fit_options import (
     run_options,
 )
 from slrt_dask.cli.fit_settings import FitRequest, constraint_table, requested
-from slrt_dask.cli.interrupts import interrupt_explained
-from slrt_dask.cli.options import WHOLE_NUMBERS, common_options, is_verbose
+from slrt_dask.cli.interrupts import interrupt_explained, search_can_go_on
+from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options, is_verbose
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
@@ -34,7 +34,7 @@ EXIT_INTERRUPTED = 130
 
 
 @click.command()
-@click.argument("store")
+@click.argument("store", type=DIRECTORY)
 @click.option(
     "--ranks", type=WHOLE_NUMBERS, required=True, metavar="R,R,…", help="One rank per mode."
 )
@@ -88,14 +88,24 @@ def plan(
 
 
 @click.command()
-@click.argument("store", required=False)
+@click.argument("store", type=DIRECTORY, required=False)
 @fit_options
 @constraint_options
 @click.option(
-    "--validation", metavar="STORE2", help="Held-out observations; their error is shown too."
+    "--validation",
+    type=DIRECTORY,
+    metavar="STORE2",
+    help="Held-out observations; their error is shown too.",
 )
-@click.option("--run", metavar="DIR", help="A new directory for records and result.")
-@click.option("--config", metavar="TOML", help="Read settings from the table [fit] of this file.")
+@click.option(
+    "--run", type=DIRECTORY, metavar="DIR", help="A new directory for records and result."
+)
+@click.option(
+    "--config",
+    type=FILE,
+    metavar="TOML",
+    help="Read settings from the table [fit] of this file.",
+)
 @run_options
 @computing_options
 @common_options
@@ -135,13 +145,13 @@ def fit(
     """
     request = requested(config, flags)
     began = time.monotonic()
-    with computing.connected() as client:
+    with computing.connected() as client, search_can_go_on(request.run):
         done = _fitted(request, client, computing, checkpoint_every, quiet)
     _tell(done, request.run, time.monotonic() - began)
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", type=DIRECTORY)
 @run_options
 @computing_options
 @common_options
@@ -169,7 +179,7 @@ def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -
     if done is not None:
         click.echo("This run had already ended; nothing was computed. Its result:")
     else:
-        with computing.connected() as client:
+        with computing.connected() as client, search_can_go_on(run):
             done = _resumed(opened, client, computing, checkpoint_every, quiet)
     _tell(done, run, done.records[-1].seconds)
 

@@ -28,6 +28,21 @@ class LostInterrupt:
 
 
 @contextmanager
+def search_can_go_on(run: str) -> Iterator[None]:
+    """Say how to go on when Ctrl-C ends a search for settings, which has no result to show."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from slrt_dask.searching import open_search
+
+        if open_search(run) is not None:
+            sys.stderr.write(
+                f"the settings tried so far are kept: slrt-dask resume {run} goes on\n"
+            )
+        raise
+
+
+@contextmanager
 def interrupt_explained() -> Iterator[LostInterrupt]:
     """Say on Ctrl-C that what was reached will be kept; the fit itself ends the loop."""
     second_chance = LostInterrupt()

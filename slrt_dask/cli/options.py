@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from slrt_dask.certificates import CertificateDirectory
 
@@ -95,6 +96,31 @@ class Certificates(click.ParamType[CertificateDirectory]):
         if isinstance(value, CertificateDirectory):
             return value
         return CertificateDirectory(value)
+
+
+class Place(click.ParamType[str]):
+    """A path or a URL; whether something is there shows when it is used.
+
+    completed : what a shell offers, "file" (and directories) or "dir" (only these)
+    """
+
+    name = "path"
+
+    def __init__(self, completed: str) -> None:
+        self.completed = completed
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type=self.completed)]
+
+
+FILE = Place("file")
+DIRECTORY = Place("dir")
+"""Stores and runs are directories."""
 
 
 def common_options(function: Decorated) -> Decorated:

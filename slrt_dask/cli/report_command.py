@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from slrt_dask.cli.computing import Computing, computing_options
-from slrt_dask.cli.options import WHOLE_NUMBERS, common_options
+from slrt_dask.cli.options import DIRECTORY, WHOLE_NUMBERS, common_options
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", type=DIRECTORY)
 @click.option(
     "-o",
     "--output",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slrt_dask.cli.computing import Computing, computing_options
-from slrt_dask.cli.options import WHOLE_NUMBERS, common_options
+from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options
 from slrt_dask.cli.progress import quiet_option, stage_line
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run")
-@click.argument("store")
+@click.argument("run", type=DIRECTORY)
+@click.argument("store", type=DIRECTORY)
 @click.option("--peak", type=float, help="Largest possible value, for PSNR; the largest observed.")
 @click.option(
     "--kind",
@@ -77,8 +77,8 @@ def evaluate(
 
 
 @click.command()
-@click.argument("run")
-@click.argument("indices")
+@click.argument("run", type=DIRECTORY)
+@click.argument("indices", type=FILE)
 @click.option("-o", "--output", required=True, metavar="OUT", help="A new .csv, .npy or .npz.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
 @click.option(
@@ -140,8 +140,8 @@ def predict(
 
 
 @click.command()
-@click.argument("run")
-@click.argument("output", metavar="OUT.zarr")
+@click.argument("run", type=DIRECTORY)
+@click.argument("output", type=DIRECTORY, metavar="OUT.zarr")
 @click.option(
     "--chunks", type=WHOLE_NUMBERS, metavar="N,N,…", help="Lengths of a chunk; 32 MiB if left out."
 )

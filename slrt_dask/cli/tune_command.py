@@ -11,6 +11,7 @@ from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.fit_options import HELD_OUT, PRECISION
 from slrt_dask.cli.options import (
     AUTO,
+    DIRECTORY,
     NUMBER_OR_AUTO,
     NUMBERS,
     WHOLE_NUMBERS,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("store")
+@click.argument("store", type=DIRECTORY)
 @click.option("--ranks", type=WHOLE_NUMBERS_OR_AUTO, metavar="R,R,…|auto", default=AUTO,
               help="Ranks to keep; searched for if left out.")  # fmt: skip
 @click.option("--C", "C", type=NUMBER_OR_AUTO, metavar="NUMBER|auto", default=AUTO,
@@ -32,9 +33,13 @@ if TYPE_CHECKING:
 @click.option("--lambdas", type=NUMBERS, metavar="L,L,…", help="Weights of the modes to keep.")
 @click.option("--hankel", type=WHOLE_NUMBERS, metavar="T,T,…",
               help="Windows of low rank: offsets in every mode, 1 for a mode without.")  # fmt: skip
-@click.option("--validation", metavar="STORE2", help="Held-out observations to judge on.")
+@click.option(
+    "--validation", type=DIRECTORY, metavar="STORE2", help="Held-out observations to judge on."
+)
 @HELD_OUT
-@click.option("--run", metavar="DIR", help="Keep every trial there; the same again goes on.")
+@click.option(
+    "--run", type=DIRECTORY, metavar="DIR", help="Keep every trial there; the same again goes on."
+)
 @click.option("--precision", type=PRECISION, default="float64", help="Of the solver's vectors.")
 @click.option("--max-seconds", type=float, help="Try nothing more after this time.")
 @click.option("--output", metavar="JSON", help="Write what was tried to a file.")

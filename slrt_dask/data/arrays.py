@@ -45,6 +45,11 @@ def from_array(
     array : numpy (also masked or memory-mapped), dask, zarr or xarray.DataArray, of any order
         from 2. NaN is missing; an infinite value is an error.
     mask : array of the same shape, True where observed; None means everything but NaN.
+    slab_mode : the mode along which partitions are cut; the longest if None
+    partition_entries : how many observations a partition has, about; a worker holds whole ones
+    dtype : float32 or float64; None keeps float32 and makes all else float64
+    dimension_names : names of the modes, where the array brings none
+    progress : called with (stage, done, total) as work proceeds, such as `LiveProgress()`
     """
     options = IngestOptions(
         slab_mode=slab_mode,

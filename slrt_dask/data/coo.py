@@ -41,6 +41,7 @@ def from_coo(
     values : array (m,).
     shape : K lengths; the smallest that holds all indices if left out.
     duplicates : what to do with an index that comes twice: "error", "mean", "sum" or "last".
+    All else is as in `from_array`.
     """
     options = IngestOptions(
         duplicates=duplicates,
@@ -69,6 +70,7 @@ def from_batches(
     """Store observations that come as (indices (K, m), values (m,)) pairs, one at a time.
 
     Nothing is kept of a pair once the next one is asked for, so the whole may exceed memory.
+    `shape` and `duplicates` are as in `from_coo`, all else as in `from_array`.
     """
     options = IngestOptions(
         duplicates=duplicates,

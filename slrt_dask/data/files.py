@@ -63,6 +63,7 @@ def from_file(
     shape : lengths; the smallest that holds all indices if the file does not say.
     key : which array of an `.npz`, zarr group or netCDF file, where there are several.
     delimiter : what separates the columns of a `.csv`, a comma if left out.
+    All else is as in `from_coo` and `from_array`.
     """
     options = IngestOptions(
         duplicates=duplicates,

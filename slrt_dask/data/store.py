@@ -25,7 +25,11 @@ from slrt_dask.errors import UnsupportedFormat
 
 
 def open_store(path: StorePath) -> ObservationStore:
-    """Open a store of observations; anything unfinished, torn or altered is refused."""
+    """Open a store of observations; anything unfinished, torn or altered is refused.
+
+    path : a directory or a URL, as one of the `from_…` functions or `slrt-dask ingest` made it.
+    Only its header is read.
+    """
     place = normal_path(path)
     header = read_header(place)
     if header.kind != "observations":
@@ -44,10 +48,12 @@ class ObservationStore:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Lengths of the modes."""
         return self.header.shape
 
     @property
     def order(self) -> int:
+        """How many modes there are."""
         return self.header.order
 
     @property
@@ -57,6 +63,7 @@ class ObservationStore:
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Of the values: float32 or float64."""
         return np.dtype(self.header.dtype)
 
     @property
@@ -76,10 +83,12 @@ class ObservationStore:
 
     @property
     def partitions(self) -> tuple[PartitionInfo, ...]:
+        """What each partition holds: its name, how many entries, of which slices."""
         return self.header.partitions
 
     @property
     def dimension_names(self) -> tuple[str, ...] | None:
+        """Names of the modes, where the input had some."""
         return self.header.dimension_names
 
     @property

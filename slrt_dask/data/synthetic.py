@@ -25,7 +25,9 @@ def low_rank_tensor(
 ) -> NDArray[np.float64]:
     """A dense tensor of these multilinear ranks and unit standard deviation, plus noise.
 
-    `noise` is the standard deviation of the Gaussian noise added.
+    shape, ranks : one number per mode
+    seed : of all that is random
+    noise : the standard deviation of the Gaussian noise added
     """
     lengths = check_shape(shape)
     random = np.random.default_rng(seed)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slrt_dask.completion import TemporaryPlace
 from slrt_dask.data import location
 from slrt_dask.data.holding_out import AUTO, SINGLY, Kind, KindLike
 from slrt_dask.data.location import is_url, scratch_parent
@@ -16,6 +15,7 @@ from slrt_dask.data.pattern import observe, shape_of_gaps
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import InvalidInput, SlrtError
 from slrt_dask.request import Request
+from slrt_dask.temporary import TemporaryPlace
 
 HELD_OUT = 0.1
 """The part of the observations that candidates are judged on."""

@@ -51,6 +51,7 @@ class Tuning:
 
     @property
     def best(self) -> Tried:
+        """The candidate with the least error."""
         return min(self.history, key=lambda tried: tried.error)
 
     @property

@@ -12,7 +12,7 @@ from slrt_dask.cli import main
 
 COMMANDS = (
     "demo", "ingest", "split", "plan", "tune", "fit", "resume", "report", "evaluate", "predict",
-    "export", "certificates",
+    "export", "certificates", "completion",
 )  # fmt: skip
 HEAVY = ("numpy", "zarr", "dask", "distributed", "numba", "matplotlib")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
@@ -142,3 +143,28 @@ def test_certified_ranks_grow_up_to_what_is_allowed(run_command, store, tmp_path
     done = slrt_dask.load_completion(tmp_path / "run")
     assert done.records[0].ranks == (1, 1, 1)
     assert all(rank <= most for rank, most in zip(done.ranks, (2, 3, 2), strict=True))
+
+
+def test_an_interrupted_search_says_how_to_go_on_and_does(
+    run_command, store, tmp_path, monkeypatch
+):
+    from slrt_dask.monitor import ProgressObserver
+
+    told, trial = [], ProgressObserver.on_trial
+
+    def interrupting(self, tried):
+        trial(self, tried)
+        told.append(tried)
+        if len(told) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ProgressObserver, "on_trial", interrupting)
+    run = tmp_path / "run"
+    asked = ("--ranks", "4,4,3", "--lambdas", "1,1,1", "--threads", "1")
+    said = run_command("fit", store.path, *asked, "--run", run)
+    assert said.exit_code == 130
+    assert f"slrt-dask resume {run} goes on" in said.stderr
+    again = run_command("resume", run, "--threads", "1")
+    assert again.exit_code == 0, again.stderr
+    table = json.loads((run / "search.json").read_text())["tried"]
+    assert len(table) > 2
