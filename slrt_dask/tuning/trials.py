@@ -95,7 +95,7 @@ class Trials:
     def _descended(
         self, problem: AnyProblem, warm: Tried | None, seed: int
     ) -> tuple[SquaredErrors, int, Point]:
-        """Conjugate gradients, ended early."""
+        """Quasi-Newton steps, ended early."""
         method = LimitedMemory()
         if warm is None:
             state = method.init(problem, spectral_start(problem, seed))
@@ -105,19 +105,21 @@ class Trials:
             known = problem.evaluate(warm.point, rtol=FIRST_SOLVE, warm=None)
             problem.reshape(ranks)
             state = method.init(problem, resized(problem, warm.point, known.dual, seed), known)
-        least, best = math.inf, (SquaredErrors.none(), 0, state.evaluation.point)
+        least, best = math.inf, None
         for iteration in range(MOST_ITERATIONS):
             known = cast(Evaluation, state.evaluation)
             solved = problem.evaluate(known.point, rtol=JUDGED_AT, warm=known)
             errors = self._errors(problem, solved)
             error = _finite(errors.rmse)
-            if error < (1.0 - BETTER) * least:
+            # The first counts whatever its error is: one that is no number must not pass for none.
+            if best is None or error < (1.0 - BETTER) * least:
                 least, best = error, (errors, iteration, solved.point)
             elif state.exhausted or iteration - best[1] >= PATIENCE:
                 break
             if state.gradient_norm <= FLAT * abs(known.cost):
                 break
             state = method.step(problem, state)
+        assert best is not None
         return best
 
     def _staged(

@@ -101,7 +101,13 @@ def test_the_search_can_be_repeated_and_does_not_depend_on_partitions(found, sto
     listener = Listener()
     again = slrt.complete(parts, "auto", threads=1, observers=[listener])
     assert [t.candidate for t in listener.trials] == [t.candidate for t in found[1]]
-    assert again.certificate.primal == pytest.approx(found[0].certificate.primal, rel=1e-6)
+    # Rounding depends on the partitions. Trials start from each other, and their inner systems
+    # are solved loosely, so that it grows from one to the next, to what those are solved to.
+    errors = np.array([[t.error for t in tried] for tried in (listener.trials, found[1])])
+    np.testing.assert_allclose(errors[0, :3], errors[1, :3], rtol=1e-9)
+    np.testing.assert_allclose(errors[0], errors[1], rtol=10 * trials.JUDGED_AT)
+    primal = found[0].certificate.primal
+    assert again.certificate.primal == pytest.approx(primal, rel=10 * trials.JUDGED_AT)
 
 
 def test_workers_find_the_same(store, lone_client, monkeypatch):
@@ -173,6 +179,16 @@ def test_data_that_are_all_the_same_are_no_trouble(value, store, tmp_path):
     np.testing.assert_allclose(np.asarray(done.to_dask()), value, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+def test_errors_that_are_no_numbers_are_not_taken_for_none(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "MOST_TRIALS", 2)
+    values = np.full(100, 1e200)  # whose squares are infinite
+    test = slrt.from_coo(tmp_path / "test", store.indices()[:, :100], values, SHAPE)
+    found = slrt.tune(store, C=2.0, validation=test, threads=1)
+    assert [tried.error for tried in found.history] == [np.inf, np.inf]
+    assert [one.shape[0] for one in found.point] == list(SHAPE)
+
+
 def test_an_interrupt_of_a_search_for_a_structure_is_one(tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         outcome = minimise(*arguments, **options)
@@ -195,7 +211,7 @@ def test_a_search_holds_nothing_on_the_engine_between_trials(store, few_trials):
 
     before = sum(isinstance(one, VectorHandle) for one in gc.get_objects())
     slrt.complete(store, "auto", C=2.0, threads=1, observers=[Counting()])
-    assert len(held) > 5
+    assert len(held) > 3
     assert max(held) == before
 
 
