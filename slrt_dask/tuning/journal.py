@@ -6,7 +6,7 @@
 Every trial depends on nothing but its settings and the factors that it started from, so a search
 that reads its trials instead of making them again goes the same way. Factors are kept of the best
 trial and of the newest, from which alone others start, and while a batch is tried of those that it
-starts from. This changes with what a trial is.
+starts from; in memory, too. This changes with what a trial is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import json
 import logging
 import os
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,13 @@ class Journal:
     """Trials in the order in which they were made; on disk where there is a directory.
 
     left_out : keys of candidates that there was no room for
+    seconds : of wall time that the trials took; at the same time they take it once
     """
 
     directory: Path | None = None
     tried: list[Tried] = field(default_factory=list)
     left_out: list[Candidate] = field(default_factory=list)
+    seconds: float = 0.0
 
     @classmethod
     def opened(cls, directory: Path, asked: dict[str, Any]) -> Journal:
@@ -61,11 +64,6 @@ class Journal:
         journal._read()
         return journal
 
-    @property
-    def seconds(self) -> float:
-        """That all trials took together."""
-        return sum(tried.seconds for tried in self.tried)
-
     def find(self, candidate: Candidate) -> Tried | None:
         return next((one for one in self.tried if one.candidate.key == candidate.key), None)
 
@@ -76,24 +74,37 @@ class Journal:
         self.left_out.append(candidate)
         self._write(_of_candidate(candidate), None)
 
-    def keep(self, tried: Tried) -> None:
-        """Add a trial; it is on disk when this returns."""
+    def keep(self, tried: Tried, wall: float) -> None:
+        """Add a trial; it is on disk when this returns.
+
+        wall : by how many seconds the search is longer for it
+        """
         row = _of_candidate(tried.candidate) | {
             "error": tried.error,
             "standard_error": tried.standard_error,
             "iterations": tried.iterations,
             "sweeps": tried.sweeps,
             "seconds": tried.seconds,
+            "wall": wall,
         }
         self._write(row, tried.point)
         self.tried.append(tried)
+        self.seconds += wall
 
-    def settle(self) -> None:
-        """Let go of the factors that no trial will start from, before others are made."""
-        if self.directory is None or not self.tried:
+    def settle(self, starts: Iterable[Tried]) -> None:
+        """Let go of the factors that no trial will start from, before others are made.
+
+        starts : what those start from; a batch that was half made may have a better one since
+        """
+        if not self.tried:
             return
-        best = min(self.tried, key=lambda tried: tried.error).candidate.key
-        needed = {best, self.tried[-1].candidate.key}
+        best = min(self.tried, key=lambda tried: tried.error)
+        needed = {one.candidate.key for one in (best, self.tried[-1], *starts)}
+        self.tried = [
+            one if one.candidate.key in needed else replace(one, point=()) for one in self.tried
+        ]
+        if self.directory is None:
+            return
         for file in self.directory.glob("[0-9]*.npz"):
             row = _row(file.with_suffix(".json"))
             if row is not None and _candidate(row).key not in needed:
@@ -130,6 +141,7 @@ class Journal:
         for row, point in found:
             if "error" in row:
                 self.tried.append(_tried(row, point))
+                self.seconds += row.get("wall", row["seconds"])
             else:
                 self.left_out.append(_candidate(row))
         if self.tried:

@@ -70,6 +70,8 @@ class Searching:
                 lanes = functools.cache(lambda: stack.enter_context(self._lanes()))
                 search = Search(self.freedom, lambda batch: self._tried(lanes, batch), most_trials)
                 search.run(self.first)
+                if time.monotonic() <= self.until:  # what a time limit left out may yet be tried
+                    self.journal.settle([])
                 return search.history
 
         return persist(
@@ -102,7 +104,6 @@ class Searching:
 
     def _tried(self, lanes: Callable[[], list[Lane]], batch: Batch) -> list[Tried | None]:
         """The trials of a batch: those that are known, and the others made now."""
-        self.journal.settle()
         left = [
             (candidate, warm)
             for candidate, warm in batch
@@ -110,14 +111,16 @@ class Searching:
         ]
         # The first of all is made in any case: without it there is nothing to choose.
         if left and (left[0][1] is None or time.monotonic() <= self.until):
+            self.journal.settle([warm for _, warm in left if warm is not None])
             self._make(lanes(), left)
         return [self.journal.find(candidate) for candidate, _ in batch]
 
     def _make(self, lanes: list[Lane], batch: Batch) -> None:
         if len(lanes) == 1:
             for number, (candidate, warm) in enumerate(batch):
-                if number == 0 or time.monotonic() <= self.until:
-                    self._keep(candidate, lanes[0].attempt(candidate, warm))
+                began = time.monotonic()
+                if number == 0 or began <= self.until:
+                    self._keep(candidate, lanes[0].attempt(candidate, warm), began)
             return
         free: SimpleQueue[Lane] = SimpleQueue()
         for lane in lanes:
@@ -131,22 +134,29 @@ class Searching:
                 free.put(lane)
 
         pool = ThreadPoolExecutor(len(lanes), thread_name_prefix="slrt-trial")
+        counted = time.monotonic()
         try:
             running = [(one, pool.submit(attempt, one, warm)) for one, warm in batch]
             for candidate, future in running:
-                self._keep(candidate, future.result())
+                counted = self._keep(candidate, future.result(), counted)
         finally:
             # After an error or an interrupt the lanes are closed, which ends what still runs.
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _keep(self, candidate: Candidate, tried: Tried | None) -> None:
+    def _keep(self, candidate: Candidate, tried: Tried | None, counted: float) -> float:
+        """Keep a trial that has just ended, and tell of it.
+
+        counted : the time up to which earlier ones were counted; returned is that for the next
+        """
+        now = time.monotonic()
         if tried is None:
             self.journal.leave_out(candidate)
-            return
-        self.journal.keep(tried)
+            return counted
+        self.journal.keep(tried, now - counted)
         logger.info("%s", describe_trial(tried))
         for listener in self.listeners:
             listener(tried)
+        return now
 
 
 def single_workers(request: Request) -> list[Request]:

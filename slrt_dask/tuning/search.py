@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slrt_dask.optim.manifold import Point
@@ -72,7 +72,7 @@ Attempts = Callable[[Batch], list[Tried | None]]
 class Search:
     """A search and what it has seen.
 
-    history : all that was tried, in order
+    history : all that was tried, in order; with factors of the best only
     """
 
     freedom: Freedom
@@ -148,4 +148,7 @@ class Search:
         self._seen.update(candidate.key for candidate, _ in batch)
         found = self.attempts(batch)
         self.history += [tried for tried in found if tried is not None]
+        if self.history:
+            best = self.best
+            self.history = [one if one is best else replace(one, point=()) for one in self.history]
         return found

@@ -35,7 +35,7 @@ class Tuning:
     held_out : how many observations they were judged on
     kind : which observations were held out together;  why : and why these
     cut_short : whether a time limit ended the search
-    seconds : that all trials took
+    seconds : that all trials took; at the same time they take them once
     events : what befell the search
     """
 
