@@ -100,6 +100,8 @@ class RemoteTrials:
                     tried: Tried | None = future.result(timeout=ANSWER_SECONDS)
                     return tried
                 except TimeoutError:
+                    if future.status == "error":  # perhaps by a timeout of its own
+                        future.result()
                     if self._ended.is_set():
                         raise CancelledError("the search was ended") from None
                     self._watch.look([self._address])

@@ -15,7 +15,7 @@ from slrt_dask.data import low_rank_tensor, sample_entries
 from slrt_dask.engine.base import VectorHandle
 from slrt_dask.errors import InvalidConfig, InvalidInput
 from slrt_dask.optim.stopping import StopReason
-from slrt_dask.tuning import trials, tuning
+from slrt_dask.tuning import remote, trials, tuning
 
 SHAPE, TRUE = (24, 20, 12), (3, 2, 2)
 
@@ -227,6 +227,22 @@ def test_workers_that_try_settings_at_the_same_time_find_the_same(
     assert [one.candidate for one in found.history] == [one.candidate for one in here.history]
     for one, other in zip(found.history, here.history, strict=True):
         assert one.error == pytest.approx(other.error, rel=1e-9)
+
+
+def test_a_trial_that_times_out_by_itself_is_not_waited_for(store, thread_client, monkeypatch):
+    def fail(errand):
+        raise TimeoutError("of its own")
+
+    looks = []
+
+    def look(self, addresses):
+        looks.append(addresses)
+        assert len(looks) < 50, "asked for the result over and over"
+
+    monkeypatch.setattr(remote, "run_errand", fail)
+    monkeypatch.setattr(remote.Watch, "look", look)
+    with pytest.raises(TimeoutError, match="of its own"):
+        slrt.tune(store, C=2.0, client=thread_client)
 
 
 def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path, monkeypatch):
