@@ -12,7 +12,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from slrt_dask import __version__
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.plan import Plan, WorkerPlan
 from slrt_dask.engine.spending import Cause, ProcessMemory, ShareSpending
+from slrt_dask.errors import ClusterLost, StateLost
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.runs import USAGE, replace_file
@@ -146,7 +147,9 @@ class UsageKeeper:
         attempt = Attempt(self, path, engine, plan)
         try:
             yield attempt
-            attempt.ask()
+            # The result is written: a worker that is lost now must not have it made again.
+            with suppress(StateLost, ClusterLost, OSError):
+                attempt.ask()
         finally:
             self._ended = self._ended.plus(attempt.usage())
             self.write(path, Usage())

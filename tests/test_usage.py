@@ -14,6 +14,7 @@ from slrt_dask.config import FitSettings
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.spending import Cause, ProcessMemory, Stopwatch, peak_bytes
+from slrt_dask.errors import ClusterLost, StateLost
 from slrt_dask.request import Request
 from slrt_dask.usage import (
     WRITE_SECONDS,
@@ -197,3 +198,17 @@ def test_usage_is_written_at_once_and_then_now_and_then(store, tmp_path):
             written.append(read_usage(tmp_path).seconds.wall)
     assert sorted(set(written)) == [0.0, WRITE_SECONDS, 2 * WRITE_SECONDS]
     assert read_usage(tmp_path).seconds.wall == clock.now
+
+
+@pytest.mark.parametrize("kind", [StateLost, ClusterLost, OSError])
+def test_workers_that_are_lost_when_all_is_written_do_not_undo_it(store, tmp_path, kind):
+    def lost():
+        raise kind("gone")
+
+    plan = Request(store, FitSettings(ranks=(3, 2, 1), C=5.0), None, None, 1, None).plan()
+    with LocalEngine(store, threads=1) as engine:
+        with UsageKeeper().attempt(tmp_path, engine, plan):
+            engine.spending = lost
+        assert read_usage(tmp_path).starts == 1
+        with pytest.raises(kind), UsageKeeper().attempt(tmp_path, engine, plan) as attempt:
+            attempt.on_record(None, None)  # while there is work to do it matters
