@@ -26,7 +26,7 @@ from slrt_dask.data.coo import from_coo
 from slrt_dask.data.libraries import is_dataset, is_sparse_coo
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
-from slrt_dask.runs import OBSERVATIONS, is_begun, refuse_used_directory
+from slrt_dask.runs import OBSERVATIONS, STORE, is_begun, refuse_used_directory
 from slrt_dask.temporary import TemporaryPlace
 
 Fitting = TypeVar("Fitting", bound=Callable[..., Completion])
@@ -84,7 +84,7 @@ def given_observations(
     path = tempfile.mkdtemp(prefix=OBSERVATIONS, dir=where)
     try:
         _check_seen(path, client)
-        yield Given(_stored(f"{path}/store", given, client), None)
+        yield Given(_stored(f"{path}/{STORE}", given, client), None)
     except BaseException:
         if not is_begun(where):
             shutil.rmtree(where if is_new else path, ignore_errors=True)

@@ -43,7 +43,7 @@ from slrt_dask.temporary import TemporaryPlace
 
 FORMAT_VERSION = 1
 SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
-ROWS, OBSERVATIONS = "rows-", "observations-"
+ROWS, OBSERVATIONS, STORE = "rows-", "observations-", "store"
 START, SEARCH, SEARCHING, USAGE = "start.npz", "search.json", "search", "usage.json"
 FIRST_TRIAL = "0000.json"
 UNFINISHED = ".part"
@@ -235,6 +235,7 @@ def create_run(
         if start is not None:
             start.write(path)
         _write_settings(path, store, validation, settings)
+        _remove_others(path)
         shutil.rmtree(path / SEARCHING, ignore_errors=True)
         run = replace(open_run(path), held=held)
         try:
@@ -260,6 +261,16 @@ def _write_settings(
         "settings": settings.to_dict(),
     }
     replace_file(path / SETTINGS, json.dumps(content, indent=2) + "\n")
+
+
+def _remove_others(path: Path) -> None:
+    """Remove stores of observations and rows that the settings do not name: killed processes'."""
+    named = (path / SETTINGS).read_text(encoding="utf-8")
+    for entry in [*path.glob(f"{ROWS}*/"), *path.glob(f"{OBSERVATIONS}*/")]:
+        inside = [one.name for one in entry.iterdir()]
+        is_ours = all(name == STORE or name.startswith(ROWS) for name in inside)
+        if is_ours and entry.name not in named:
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def open_run(directory: str | os.PathLike[str]) -> RunDirectory:
