@@ -91,6 +91,10 @@ def settings_for(
 
     Of constraints only a Hankel structure is in them: the others need a place for their rows.
     """
+    _check_store("the observations", store)
+    if validation is not None:
+        _check_store("validation", validation)
+    constraints.check_shape(store.shape)
     hankel = constraints.hankel
     if max_ranks is not None and not free.certified:
         raise InvalidConfig("max_ranks goes with ranks='certified', which grow up to them")
@@ -107,10 +111,10 @@ def settings_for(
     )
     settings.check_shape(store.shape)
     free.check(store, validation, settings.tau)
-    if settings.patience is not None and validation is None and not free.anything:
+    if settings.patience is not None and validation is None:
         raise InvalidConfig(
             f"patience is {settings.patience}, but there are no held-out observations to be "
-            "patient with; give a validation store"
+            "patient with; patience needs `validation`: give a store"
         )
     if validation is not None and validation.shape != store.shape:
         raise InvalidInput(
@@ -118,6 +122,16 @@ def settings_for(
             f"they must be entries of the same tensor"
         )
     return settings
+
+
+def _check_store(name: str, given: object) -> None:
+    """Refuse an array, or a path, where there has to be a store."""
+    if not isinstance(given, ObservationStore):
+        kind = type(given).__name__
+        raise InvalidInput(
+            f"{name} must be a store, not of type {kind}; make one with "
+            "slrt.from_array(path, array), or open one with slrt.open_store(path)"
+        )
 
 
 def _highest_ranks(

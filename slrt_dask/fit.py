@@ -118,7 +118,6 @@ def complete(
     """
     free = Free.of(ranks, C, held_out)
     constraints = constraints_of(constraint)
-    constraints.check_shape(store.shape)
     if inner == "alternating" and constraints.linear:
         raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     settings = settings_for(

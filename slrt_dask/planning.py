@@ -34,7 +34,6 @@ def plan(
     if isinstance(ranks, str):
         raise InvalidInput(f"ranks is {ranks!r}; a plan is for ranks that are known: give numbers")
     constraints = constraints_of(constraint)
-    constraints.check_shape(store.shape)
     settings = settings_for(
         store,
         Free(ranks=False, C=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import os
 import tempfile
 
@@ -116,6 +117,18 @@ def test_a_run_of_an_array_can_be_resumed(tensor, expected, tmp_path):
     np.testing.assert_array_equal(slrt.resume(run).to_dask().compute(), expected)
 
 
+def test_what_killed_processes_left_goes_when_a_run_is_made(tensor, tmp_path):
+    run = tmp_path / "run"
+    for left in ("observations-abc12345/store", "rows-abc12345/rows-0", "observations-of-mine/x"):
+        (run / left).mkdir(parents=True)
+    slrt.complete(tensor, RANKS, run_directory=run, **FIT)
+    kept = [entry.name for entry in run.iterdir() if entry.name.startswith(("obs", "rows-"))]
+    assert len(kept) == 2
+    assert "observations-of-mine" in kept  # which is no store that was made here
+    own = slrt.open_store(json.loads((run / "settings.json").read_text())["store"])
+    assert own.shape == SHAPE
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_refused_fit_leaves_its_run_directory_as_it_was(tensor, tmp_path, is_new):
     run = tmp_path / "run"
@@ -132,6 +145,17 @@ def test_what_is_no_array_is_refused_with_a_remedy(labelled):
         slrt.complete("cube.slrt", RANKS)
     with pytest.raises(InvalidInput, match=r"reflectance.*dataset\['name'\]"):
         slrt.complete(labelled.to_dataset(), RANKS)
+
+
+def test_arrays_where_a_store_has_to_be_are_refused_with_a_remedy(tensor):
+    remedy = r"must be a store, not of type \w+; make one with slrt\.from_array"
+    for given in (tensor, tensor.tolist(), "cube.slrt"):
+        with pytest.raises(InvalidInput, match=f"the observations {remedy}"):
+            slrt.tune(given)
+        with pytest.raises(InvalidInput, match=f"the observations {remedy}"):
+            slrt.plan(given, RANKS)
+    with pytest.raises(InvalidInput, match=f"validation {remedy}"):
+        slrt.complete(tensor, RANKS, validation=tensor, **FIT)
 
 
 @pytest.mark.parametrize("lazy", [False, True])

@@ -81,5 +81,6 @@ def test_impossible_patience_is_refused(given, message, parts):
 
 
 def test_patience_needs_held_out_observations(parts):
-    with pytest.raises(InvalidConfig, match="give a validation store"):
-        slrt.complete(parts[0], RANKS, **OPTIONS)
+    for asked in ({"ranks": RANKS}, {"ranks": "auto"}, {"ranks": "certified", "C": "auto"}):
+        with pytest.raises(InvalidConfig, match="patience is 3, .* patience needs `validation`"):
+            slrt.complete(parts[0], **{**OPTIONS, **asked})

@@ -57,7 +57,6 @@ def tune(
     if not free.anything:
         raise InvalidInput("ranks and C are both given, so there is nothing to search for")
     constraints = constraints_of(constraint)
-    constraints.check_shape(store.shape)
     settings = settings_for(
         store,
         free,
