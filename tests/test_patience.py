@@ -82,5 +82,5 @@ def test_impossible_patience_is_refused(given, message, parts):
 
 def test_patience_needs_held_out_observations(parts):
     for asked in ({"ranks": RANKS}, {"ranks": "auto"}, {"ranks": "certified", "C": "auto"}):
-        with pytest.raises(InvalidConfig, match="patience is 3, .* patience needs `validation`"):
+        with pytest.raises(InvalidConfig, match=r"patience is 3, .* patience needs `validation`"):
             slrt.complete(parts[0], **{**OPTIONS, **asked})
