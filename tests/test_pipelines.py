@@ -160,6 +160,35 @@ def test_an_image_is_read_as_it_is_and_without_its_transparency(tmp_path):
         np.testing.assert_array_equal(slrt.open_array(tmp_path / name).compute(), wanted)
 
 
+def write_pages(path, frames=FRAMES, more=()):
+    image = pytest.importorskip("PIL.Image")
+    pages = [image.fromarray(frames[..., page]) for page in range(frames.shape[-1])]
+    pages += [image.fromarray(page) for page in more]
+    path.parent.mkdir(exist_ok=True)
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    return path
+
+
+@pytest.mark.parametrize("frames", [FRAMES, COLOURS], ids=["grey", "colours"])
+def test_pages_of_an_image_are_its_last_mode(frames, tmp_path):
+    path = write_pages(tmp_path / "pages.tif", frames)
+    np.testing.assert_array_equal(slrt.open_array(path).compute(), frames)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_sixteen_bits_stay_sixteen_bits(order, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    values = (np.arange(300, dtype=np.uint16) * 200).reshape(15, 20)
+    mode = "I;16" if order == "<" else "I;16B"
+    raw = values.astype(f"{order}u2").tobytes()
+    image.frombytes(mode, (20, 15), raw).save(tmp_path / "deep.tif")
+    with image.open(tmp_path / "deep.tif") as opened:
+        assert opened.mode == mode
+    array = slrt.open_array(tmp_path / "deep.tif").compute()
+    assert array.dtype == np.uint16
+    np.testing.assert_array_equal(array, values)
+
+
 @pytest.mark.parametrize("kind", ["zarr", "npz"])
 def test_a_mask_beside_an_array_says_what_is_missing(kind, tmp_path):
     mask = FRAMES > 100
@@ -200,6 +229,16 @@ BAD = {
     "text.xyz": (write_text, None, "unknown file type"),
     "frames.mp4": (write_text, "X", "key='X' has no meaning"),
     "masked.npz": (write_other_mask, "X", r"mask has shape \(3, 4\) and the array \(16, 24, 5\)"),
+    "pages.tif": (
+        lambda path: write_pages(path, more=[FRAMES[:8, :, 0]]),
+        None,
+        r"page 6 of .*pages.tif has shape \(8, 24\), unlike",
+    ),
+    "paged": (
+        lambda path: write_pages(path / "pages.tif").parent,
+        None,
+        "pages.tif has 5 pages, and images of a folder must have one",
+    ),
     "mixed": (write_mismatched, None, r"999.png has shape \(8, 24\), unlike"),
 }
 

@@ -119,9 +119,18 @@ def _chosen(dataset: Any, key: str | None, path: str) -> str:
         for name, variable in dataset.data_vars.items()
         if variable.ndim > 1 and variable.dtype.kind in "biuf" and name not in helpers
     ]
+    return chosen_name(names, key, path)
+
+
+def chosen_name(names: list[str], key: str | None, path: str) -> str:
+    """The array that is meant of those in a file: the one named, the only one, or `X`."""
+    if key is not None and key in names:
+        return key
     if key is None and len(names) == 1:
         return names[0]
-    problem = "which is meant is not clear" if key is None else f"there is no variable {key!r}"
+    if key is None and "X" in names:
+        return "X"
+    problem = "which array is meant is not clear" if key is None else f"there is no array {key!r}"
     held = f"it holds {', '.join(names)}" if names else "it holds no array of numbers"
     raise InvalidInput(
         f"{problem} in {path}: {held}; name one as key (on the command line --variable NAME)."

@@ -29,8 +29,8 @@ def open_array(source: str | os.PathLike[str], *, key: str | None = None) -> Any
     """The dense array at a path: a dask array, or a lazy xarray.DataArray where it has labels.
 
     source : `.npy`, `.npz`, a zarr directory, `.nc` (netCDF), an image, a folder of images of one
-        size, or a video. Pictures are (rows, columns[, colours]); several of them, as files or as
-        frames, have one more mode, the last.
+        size, or a video. Pictures are (rows, columns[, colours]); several of them, as files, pages
+        or frames, have one more mode, the last.
     key : which array or variable, where there are several; one called `mask` says by True what
         of the chosen one was observed, and the rest becomes NaN.
     """

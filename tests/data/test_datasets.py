@@ -81,7 +81,7 @@ def test_which_variable_is_meant_has_to_be_clear(array, tmp_path):
     path = written(array, tmp_path / "two.nc", "netcdf3")
     with pytest.raises(InvalidInput, match="it holds t2m, other; name one as key"):
         from_file(tmp_path / "store", path)
-    with pytest.raises(InvalidInput, match="there is no variable 'wind'"):
+    with pytest.raises(InvalidInput, match="there is no array 'wind'"):
         from_file(tmp_path / "store", path, key="wind")
     with pytest.raises(InvalidInput, match="leave it out"):
         from_file(tmp_path / "store", path, key="t2m", shape=(1, 2, 3))
