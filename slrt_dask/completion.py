@@ -42,9 +42,9 @@ CHUNK_BYTES = 2**25
 class Completion:
     """A completed tensor: W = offset + Σ_k λ_k Z ×_k U_kU_kᵀ.
 
-    An entry none of whose fibres was observed is predicted as the offset: 0, or the mean when the
-    fit was centred. `factors` are the K matrices U_k (n_k, r_k), `path` is where it is kept.
-    Printed, it says what was fitted, its certificate, and why the fit stopped.
+    Without a constraint, an entry none of whose fibres was observed is predicted as the offset: 0,
+    or the mean when the fit was centred. `factors` are the K matrices U_k (n_k, r_k), `path` is
+    where it is kept. Printed, it says what was fitted, its certificate, and why the fit stopped.
     """
 
     path: str
@@ -105,17 +105,18 @@ class Completion:
         """How many observations there are in the fibres through some places, per mode.
 
         indices : as in `predict`; returns (K, m). A prediction is only as good as what is near it:
-        where all are 0 it is the offset of the fit, and rests on nothing.
+        where all are 0 it is the offset of the fit, but for what a constraint adds to it.
         """
         from slrt_dask.support import supported
 
         return supported(self.path, self.header, checked_places(indices, self.shape))
 
     def rests_on_nothing(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.bool_]:
-        """Which of some places, (m,), no observation has a part in.
+        """Which of some places, (m,), nothing was observed about.
 
-        Neither has a fibre through them any, or their whole slice was never observed, so that
-        the factor of its mode knows nothing of it.
+        In every mode the fibre through them has no observation, or their whole slice has none, so
+        that its factor knows nothing of it. They are predicted as the offset of the fit, but for
+        what a constraint adds to it.
         """
         from slrt_dask.support import rests_on_nothing
 

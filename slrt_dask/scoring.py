@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slrt_dask.completion import Completion
 from slrt_dask.data.holding_out import Kind, KindLike, SquaredErrors
 from slrt_dask.data.progress import Progress, tell
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
+from slrt_dask.support import check_support
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Scores:
         observations that were held out in the same way
     relative_error : ‖predicted − observed‖ / ‖observed‖
     psnr : peak signal-to-noise ratio in decibels, the peak being the largest observed magnitude
+    unsupported : how many predictions nothing was observed about (`Completion.rests_on_nothing`);
+        0 for models that cannot tell
     """
 
     count: int
@@ -31,6 +36,7 @@ class Scores:
     relative_error: float
     psnr: float
     rmse_error: float
+    unsupported: int
 
 
 def evaluate(
@@ -54,12 +60,15 @@ def evaluate(
         )
     together = Kind.of(kind, store.order, store.dimension_names)
     squares, absolutes, energy, largest = SquaredErrors.none(), 0.0, 0.0, 0.0
-    compared = 0
+    compared = unsupported = 0
     tell(progress, "evaluate", 0, store.nnz)
     for number in range(len(store.partitions)):
         columns, values = store.read_partition(number)
         wanted = values.astype(np.float64)
-        errors = completion.predict(np.stack(columns)) - wanted
+        places = np.stack(columns)
+        predicted = completion.predict(places)
+        unsupported += count_unsupported(completion, places, predicted)
+        errors = predicted - wanted
         squares += SquaredErrors.of(together, columns, errors)
         absolutes += float(np.abs(errors).sum())
         energy += float(wanted @ wanted)
@@ -75,4 +84,20 @@ def evaluate(
         rmse * math.sqrt(store.nnz / energy) if energy > 0.0 else math.inf,
         20.0 * math.log10(top / rmse) if rmse > 0.0 and top > 0.0 else math.inf,
         squares.standard_error,
+        unsupported,
     )
+
+
+def count_unsupported(
+    completion: Completion, places: NDArray[Any], values: NDArray[np.float64]
+) -> int:
+    """How many predictions nothing was observed about; 0 for models that cannot tell."""
+    try:
+        check_support(completion.header)
+    except InvalidInput:
+        return 0
+    if completion.header.constraint is None:
+        # Nothing was added to the offset; but for rounding where a slice was never observed.
+        offset = completion.header.offset
+        places = places[:, np.abs(values - offset) <= 1e-9 * max(1.0, abs(offset))]
+    return int(np.count_nonzero(completion.rests_on_nothing(places)))

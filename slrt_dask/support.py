@@ -2,14 +2,17 @@
 
     W[i] = offset + Σ_k λ_k ⟨U_k[i_k], T_k[fibre of i in mode k]⟩
 
-A mode has a part in it only if its fibre holds observations, and its factor a row for the index,
-which it has not where the whole slice was never observed. Observations are counted from what the
-model keeps: dual entries, of which it is known which are none. This changes when models do.
+Without a constraint a mode has a part in it only if its fibre holds observations, and its factor a
+row for the index, which it has not where the whole slice was never observed. Multipliers of a
+constraint are in fibres and slices as well, and have a part in what nothing was observed about.
+Observations are counted from what the model keeps: dual entries, of which it is known which are
+none. This changes when models do.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,10 +60,22 @@ def rests_on_nothing(
     places: NDArray[np.integer[Any]],
     counts: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Which places (K, m) no mode has a part in, (m,), given the counts at them (K, m)."""
-    nothing = np.ones(places.shape[1], dtype=np.bool_)
-    for mode, filled in enumerate(slice_counts(path, header)):
-        nothing &= (counts[mode] == 0) | (filled[places[mode]] == 0)
+    """Which places (K, m) nothing was observed about, (m,), given the counts at them (K, m)."""
+    return unobserved(places, counts, slice_counts(path, header))
+
+
+def unobserved(
+    places: NDArray[np.integer[Any]] | Columns,
+    counts: NDArray[Any],
+    slices: Sequence[NDArray[Any]],
+) -> NDArray[np.bool_]:
+    """Which places (K, m) have in every mode a fibre or a slice without observations, (m,).
+
+    counts : of observations in the fibres through them, (K, m);  slices : in each slice, K (n_k,)
+    """
+    nothing = np.ones(len(places[0]), dtype=np.bool_)
+    for row, count, filled in zip(places, counts, slices, strict=True):
+        nothing &= (count == 0) | (filled[row] == 0)
     return nothing
 
 

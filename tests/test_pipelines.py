@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,36 @@ def test_opening_an_array_does_not_read_it_and_a_block_reads_only_itself(
     assert 0 < sum(read) <= FRAMES[..., 0].size
 
 
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_a_block_of_a_mapped_file_travels_without_the_rest(by_columns, tmp_path):
+    values = np.random.default_rng(0).random((50, 80, 100))
+    values = np.asfortranarray(values) if by_columns else values
+    np.save(tmp_path / "large.npy", values)
+    block = slrt.open_array(tmp_path / "large.npy").rechunk((10, 80, 100)).blocks[3, 0, 0]
+    sent = pickle.dumps(block)
+    assert len(sent) < 100_000 < values.nbytes
+    np.testing.assert_array_equal(pickle.loads(sent).compute(), values[30:40])
+    (tmp_path / "large.npy").rename(tmp_path / "moved.npy")
+    with pytest.raises(SlrtError, match=r"large.npy cannot be read .* put it where all workers"):
+        pickle.loads(sent).compute()
+
+
+def test_what_was_unpacked_is_read_by_the_process_that_has_it(thread_client, tmp_path, monkeypatch):
+    from slrt_dask.data import mapped
+
+    values = np.random.default_rng(0).random((40, 60, 70))
+    np.savez(tmp_path / "large.npz", X=values, mask=values < 0.5)
+    array = slrt.open_array(tmp_path / "large.npz", key="X")
+    done = []
+    monkeypatch.setattr(thread_client, "get", lambda *a, **k: done.append(a))
+    store = slrt.from_array(tmp_path / "store", 2 * array)
+    assert not done
+    wanted = np.where(values < 0.5, 2 * values, np.nan)
+    np.testing.assert_array_equal(store.to_array(), wanted)
+    shared = array + thread_client.persist(array.map_blocks(np.zeros_like))
+    assert mapped.scheduler_for(shared) is None
+
+
 def test_an_image_is_read_as_it_is_and_without_its_transparency(tmp_path):
     image = pytest.importorskip("PIL.Image")
     picture = COLOURS[..., 0]
@@ -127,6 +158,35 @@ def test_an_image_is_read_as_it_is_and_without_its_transparency(tmp_path):
     ):
         image.fromarray(values).save(tmp_path / name)
         np.testing.assert_array_equal(slrt.open_array(tmp_path / name).compute(), wanted)
+
+
+def write_pages(path, frames=FRAMES, more=()):
+    image = pytest.importorskip("PIL.Image")
+    pages = [image.fromarray(frames[..., page]) for page in range(frames.shape[-1])]
+    pages += [image.fromarray(page) for page in more]
+    path.parent.mkdir(exist_ok=True)
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    return path
+
+
+@pytest.mark.parametrize("frames", [FRAMES, COLOURS], ids=["grey", "colours"])
+def test_pages_of_an_image_are_its_last_mode(frames, tmp_path):
+    path = write_pages(tmp_path / "pages.tif", frames)
+    np.testing.assert_array_equal(slrt.open_array(path).compute(), frames)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_sixteen_bits_stay_sixteen_bits(order, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    values = (np.arange(300, dtype=np.uint16) * 200).reshape(15, 20)
+    mode = "I;16" if order == "<" else "I;16B"
+    raw = values.astype(f"{order}u2").tobytes()
+    image.frombytes(mode, (20, 15), raw).save(tmp_path / "deep.tif")
+    with image.open(tmp_path / "deep.tif") as opened:
+        assert opened.mode == mode
+    array = slrt.open_array(tmp_path / "deep.tif").compute()
+    assert array.dtype == np.uint16
+    np.testing.assert_array_equal(array, values)
 
 
 @pytest.mark.parametrize("kind", ["zarr", "npz"])
@@ -155,6 +215,11 @@ def write_text(path):
     return path
 
 
+def write_other_mask(path):
+    np.savez(path, X=FRAMES, mask=np.ones((3, 4), dtype=bool))
+    return path
+
+
 BAD = {
     "nowhere.npz": (lambda path: path, None, "there is nothing at"),
     "empty": (lambda path: path.mkdir() or path, None, "without a zarr array and without images"),
@@ -163,6 +228,17 @@ BAD = {
     "text.nc": (write_text, None, "netCDF"),
     "text.xyz": (write_text, None, "unknown file type"),
     "frames.mp4": (write_text, "X", "key='X' has no meaning"),
+    "masked.npz": (write_other_mask, "X", r"mask has shape \(3, 4\) and the array \(16, 24, 5\)"),
+    "pages.tif": (
+        lambda path: write_pages(path, more=[FRAMES[:8, :, 0]]),
+        None,
+        r"page 6 of .*pages.tif has shape \(8, 24\), unlike",
+    ),
+    "paged": (
+        lambda path: write_pages(path / "pages.tif").parent,
+        None,
+        "pages.tif has 5 pages, and images of a folder must have one",
+    ),
     "mixed": (write_mismatched, None, r"999.png has shape \(8, 24\), unlike"),
 }
 

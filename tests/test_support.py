@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import slrt_dask as slrt
+from slrt_dask.cli.supporting import resting_on_nothing
 from slrt_dask.errors import InvalidInput
 from tests.oracles.dense import random_problem
 
@@ -59,6 +60,13 @@ def test_entries_of_a_slice_without_observations_rest_on_nothing(fitted):
     assert nothing[3].all()
     if done.header.constraint is None:
         assert np.all(done.predict(EVERYWHERE)[nothing.ravel()] == done.header.offset)
+
+
+def test_what_nothing_was_observed_about_is_said_to_be_the_offset_only_without_a_constraint(fitted):
+    done, _ = fitted
+    said = resting_on_nothing(3, 1000, done)
+    assert said.startswith("3 of 1,000 predictions")
+    assert (f"they are {done.header.offset:.6g}" in said) == (done.header.constraint is None)
 
 
 def test_a_saved_copy_knows_it_too(fitted, tmp_path):

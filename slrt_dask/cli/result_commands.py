@@ -52,16 +52,15 @@ def evaluate(
     Example:
       slrt-dask evaluate first cube-test
     """
-    from slrt_dask.cli.supporting import resting_on_nothing, unsupported_in
+    from slrt_dask.cli.supporting import resting_on_nothing
     from slrt_dask.data.store import open_store
     from slrt_dask.scoring import evaluate as scores_of
 
     completion, observed = _opened(run), open_store(store)
     with computing.connected(), stage_line(quiet) as progress:
         scores = scores_of(completion, observed, peak=peak, kind=kind, progress=progress)
-        unsupported = unsupported_in(completion, observed)
     if as_json:
-        click.echo(json.dumps({**asdict(scores), "unsupported": unsupported}))
+        click.echo(json.dumps(asdict(scores)))
         return
     for name, text in (
         ("RMSE", f"{scores.rmse:.6g}"),
@@ -72,8 +71,8 @@ def evaluate(
         ("count", f"{scores.count:,}"),
     ):
         click.echo(f"{name:<16}{text:>12}")
-    if unsupported:
-        click.echo(resting_on_nothing(unsupported, scores.count, completion))
+    if scores.unsupported:
+        click.echo(resting_on_nothing(scores.unsupported, scores.count, completion))
 
 
 @click.command()
@@ -102,15 +101,16 @@ def predict(
     an array of shape (modes, entries) or (entries, modes). A value after the indices of a line is
     not looked at. OUT gets the indices, from 0, and the values; a .npy the values only. With
     --support it gets, for every mode, the number of observations in the fibre through the entry;
-    predictions that rest on none at all are counted in any case.
+    those of entries that nothing was observed about are counted in any case.
 
     \b
     Example:
       slrt-dask predict first wanted.csv -o found.csv --support
     """
     from slrt_dask.cli.index_files import read_indices, write_predictions
-    from slrt_dask.cli.supporting import count_unsupported, resting_on_nothing
+    from slrt_dask.cli.supporting import resting_on_nothing
     from slrt_dask.data.progress import tell
+    from slrt_dask.scoring import count_unsupported
 
     completion = _opened(run)
     order = len(completion.shape)

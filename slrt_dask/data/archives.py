@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from slrt_dask.data import location
 from slrt_dask.data.arrays import array_source
-from slrt_dask.data.batches import Batch, Source
+from slrt_dask.data.batches import Batch, Source, of_shape
 from slrt_dask.data.coo import coo_source
-from slrt_dask.data.datasets import is_labelled, labelled_zarr_source
+from slrt_dask.data.datasets import chosen_name, is_labelled, labelled_zarr_source
 from slrt_dask.data.libraries import load
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
 
@@ -61,7 +61,7 @@ def npy_array(path: str, scratch: str | None = None) -> NDArray[Any]:
 def zarr_source(path: str, shape: Shape, key: str | None) -> Source:
     """A zarr array, or one array of a zarr group, with its coordinates if it has any."""
     if is_labelled(opened_zarr(path)):
-        return _of_shape(labelled_zarr_source(path, key), shape)
+        return of_shape(labelled_zarr_source(path, key), shape)
     return _dense(*zarr_arrays(path, key), shape)
 
 
@@ -71,7 +71,7 @@ def zarr_arrays(path: str, key: str | None) -> Pair:
     if not isinstance(node, zarr.Group):
         return node, None
     names = [name for name, _ in node.arrays()]
-    chosen = node[_chosen([name for name in names if name != "mask"], key, path)]
+    chosen = node[chosen_name([name for name in names if name != "mask"], key, path)]
     return chosen, node["mask"] if "mask" in names else None
 
 
@@ -120,26 +120,7 @@ def _parquet_batches(file: Any, indices: list[str], value: str, limit: int) -> I
 
 
 def _dense(array: Any, mask: Any, shape: Shape) -> Source:
-    return _of_shape(array_source(array, mask), shape)
-
-
-def _of_shape(source: Source, shape: Shape) -> Source:
-    if shape is not None and source.shape != shape:
-        raise InvalidInput(
-            f"the array has shape {source.shape}, but shape={shape} was given; leave it out."
-        )
-    return source
-
-
-def _chosen(names: list[str], key: str | None, path: str) -> str:
-    if key is not None and key in names:
-        return key
-    if key is None and len(names) == 1:
-        return names[0]
-    if key is None and "X" in names:
-        return "X"
-    problem = "which array is meant is not clear" if key is None else f"there is no array {key!r}"
-    raise InvalidInput(f"{problem} in {path}, which holds {', '.join(names)}; name one as key.")
+    return of_shape(array_source(array, mask), shape)
 
 
 def _members(path: str, scratch: str | None) -> dict[str, NDArray[Any]]:
@@ -159,7 +140,7 @@ def _dense_member(arrays: dict[str, NDArray[Any]], path: str, key: str | None) -
             f"{path} holds arrays {', '.join(arrays)}, a sparse format other than COO; convert it "
             "to sparse.COO first."
         )
-    chosen = _chosen([name for name in arrays if name != "mask"], key, path)
+    chosen = chosen_name([name for name in arrays if name != "mask"], key, path)
     return arrays[chosen], arrays.get("mask")
 
 

@@ -20,6 +20,7 @@ from slrt_dask.data.batches import Batch, Source
 from slrt_dask.data.ingest import PARTITION_ENTRIES, IngestOptions, ingest
 from slrt_dask.data.libraries import is_dask_array, is_data_array, load
 from slrt_dask.data.location import StorePath
+from slrt_dask.data.mapped import scheduler_for
 from slrt_dask.data.progress import Progress
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import InvalidInput
@@ -66,7 +67,7 @@ def array_source(array: Any, mask: Any = None) -> Source:
     """The observed entries of an array, box by box."""
     given, array = array, _plain(array)
     mask = None if mask is None else _plain(mask)
-    _check_mask(array, mask)
+    check_mask(array, mask)
     return Source(
         batches=lambda limit: (
             _dask_batches(array, mask, limit)
@@ -124,6 +125,7 @@ def _dask_batches(array: Any, mask: Any, limit: int) -> Iterator[Batch]:
     if mask is not None:
         lazy = mask if is_dask_array(mask) else da.from_array(mask, chunks=array.chunks)
         masks = lazy.rechunk(array.chunks).to_delayed().ravel()
+    scheduler = scheduler_for(array)
     find = dask.delayed(observed_entries, nout=2)
     sizes = [math.prod(box) for box in itertools.product(*array.chunks)]
     starts = [np.cumsum([0, *lengths[:-1]]).tolist() for lengths in array.chunks]
@@ -132,7 +134,7 @@ def _dask_batches(array: Any, mask: Any, limit: int) -> Iterator[Batch]:
         for block, seen, start in zip(blocks, masks, itertools.product(*starts), strict=True)
     ]
     for first, stop in _together(sizes, BATCHES_TOGETHER * limit):
-        found = dask.compute(*tasks[first:stop])
+        found = dask.compute(*tasks[first:stop], scheduler=scheduler)
         for (indices, values), size in zip(found, sizes[first:stop], strict=True):
             yield Batch(indices, values, visited=size)
 
@@ -190,7 +192,8 @@ def _names(array: Any) -> tuple[str, ...] | None:
     return tuple(names) if names and None not in names and len(set(names)) == len(names) else None
 
 
-def _check_mask(array: Any, mask: Any) -> None:
+def check_mask(array: Any, mask: Any) -> None:
+    """Refuse arrays of unknown lengths, and masks of another shape."""
     if len(array.shape) and any(np.isnan(length) for length in array.shape):
         raise InvalidInput(
             f"the array has shape {array.shape}, with lengths not yet known; call its "

@@ -54,6 +54,15 @@ class Source:
     about: dict[str, Any] | None = None
 
 
+def of_shape(source: Source, shape: tuple[int, ...] | None) -> Source:
+    """The source, if it has the shape that was given, or none was."""
+    if shape is not None and source.shape != shape:
+        raise InvalidInput(
+            f"the array has shape {source.shape}, but shape={shape} was given; leave it out."
+        )
+    return source
+
+
 def rebatch(batches: Iterable[Batch], limit: int) -> Iterator[Batch]:
     """The same entries in the same order, in batches of at most `limit` and rarely much less."""
     waiting: list[Batch] = []

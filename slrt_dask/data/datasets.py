@@ -34,8 +34,7 @@ def netcdf_source(path: str, key: str | None) -> Source:
 
 def netcdf_array(path: str, key: str | None) -> Any:
     """One variable of a netCDF file as a lazy DataArray."""
-    dataset = _opened_netcdf(path, path, chunks="auto")
-    return dataset[_chosen(dataset, key, path)]
+    return _masked(_opened_netcdf(path, path, chunks="auto"), key, path)
 
 
 def labelled_zarr_source(path: str, key: str | None) -> Source:
@@ -45,8 +44,7 @@ def labelled_zarr_source(path: str, key: str | None) -> Source:
 
 def labelled_zarr_array(path: str, key: str | None) -> Any:
     """The same as a lazy DataArray."""
-    dataset = _opened_zarr(path, chunks="auto")
-    return dataset[_chosen(dataset, key, path)]
+    return _masked(_opened_zarr(path, chunks="auto"), key, path)
 
 
 def _opened_netcdf(file: Any, path: str, chunks: str | None = None) -> Any:
@@ -77,11 +75,21 @@ def _opened_zarr(path: str, chunks: str | None = None) -> Any:
 
 def dataset_source(dataset: Any, key: str | None, path: str) -> Source:
     """The observed entries of one variable; a variable `mask` of its shape says which they are."""
+    chosen, mask = _with_mask(dataset, key, path)
+    return array_source(chosen, None if mask is None else mask.variable)
+
+
+def _masked(dataset: Any, key: str | None, path: str) -> Any:
+    """The same as a DataArray, NaN where nothing was observed."""
+    chosen, mask = _with_mask(dataset, key, path)
+    return chosen if mask is None else chosen.where(mask != 0)
+
+
+def _with_mask(dataset: Any, key: str | None, path: str) -> tuple[Any, Any]:
+    """The variable that is meant, and the one that says where it was observed, or None."""
     chosen = dataset[_chosen(dataset, key, path)]
     mask = dataset[MASK] if MASK in dataset and chosen.name != MASK else None
-    if mask is not None and mask.dims != chosen.dims:
-        mask = None
-    return array_source(chosen, None if mask is None else mask.variable)
+    return chosen, None if mask is None or mask.dims != chosen.dims else mask
 
 
 def is_labelled(node: Any) -> bool:
@@ -111,9 +119,18 @@ def _chosen(dataset: Any, key: str | None, path: str) -> str:
         for name, variable in dataset.data_vars.items()
         if variable.ndim > 1 and variable.dtype.kind in "biuf" and name not in helpers
     ]
+    return chosen_name(names, key, path)
+
+
+def chosen_name(names: list[str], key: str | None, path: str) -> str:
+    """The array that is meant of those in a file: the one named, the only one, or `X`."""
+    if key is not None and key in names:
+        return key
     if key is None and len(names) == 1:
         return names[0]
-    problem = "which is meant is not clear" if key is None else f"there is no variable {key!r}"
+    if key is None and "X" in names:
+        return "X"
+    problem = "which array is meant is not clear" if key is None else f"there is no array {key!r}"
     held = f"it holds {', '.join(names)}" if names else "it holds no array of numbers"
     raise InvalidInput(
         f"{problem} in {path}: {held}; name one as key (on the command line --variable NAME)."

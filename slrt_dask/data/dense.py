@@ -13,6 +13,7 @@ import numpy as np
 
 from slrt_dask.data import pictures
 from slrt_dask.data.archives import npy_array, npz_arrays, opened_zarr, zarr_arrays
+from slrt_dask.data.arrays import check_mask
 from slrt_dask.data.datasets import NETCDF, is_labelled, labelled_zarr_array, netcdf_array
 from slrt_dask.data.libraries import load
 from slrt_dask.data.mapped import lazy_array
@@ -28,8 +29,8 @@ def open_array(source: str | os.PathLike[str], *, key: str | None = None) -> Any
     """The dense array at a path: a dask array, or a lazy xarray.DataArray where it has labels.
 
     source : `.npy`, `.npz`, a zarr directory, `.nc` (netCDF), an image, a folder of images of one
-        size, or a video. Pictures are (rows, columns[, colours]); several of them, as files or as
-        frames, have one more mode, the last.
+        size, or a video. Pictures are (rows, columns[, colours]); several of them, as files, pages
+        or frames, have one more mode, the last.
     key : which array or variable, where there are several; one called `mask` says by True what
         of the chosen one was observed, and the rest becomes NaN.
     """
@@ -71,6 +72,7 @@ def _directory(path: str, key: str | None) -> Any:
 
 def _lazy(array: Any, mask: Any) -> Any:
     """A dask array of blocks of bounded size, NaN where the mask is not True."""
+    check_mask(array, mask)
     values = lazy_array(array, _blocks(array))
     if mask is None:
         return values

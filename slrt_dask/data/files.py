@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from slrt_dask.data import location
 from slrt_dask.data.archives import npy_source, npz_source, parquet_source, zarr_source
 from slrt_dask.data.arrays import array_source
-from slrt_dask.data.batches import Source, check_shape
+from slrt_dask.data.batches import Source, check_shape, of_shape
 from slrt_dask.data.datasets import NETCDF, netcdf_source
 from slrt_dask.data.dense import ZARR_MARKS, open_array
 from slrt_dask.data.duplicates import DuplicateRule
@@ -113,22 +113,13 @@ def _parquet(request: FileRequest) -> Source:
 
 
 def _netcdf(request: FileRequest) -> Source:
-    return _of_shape(netcdf_source(request.path, request.key), request)
+    return of_shape(netcdf_source(request.path, request.key), request.shape)
 
 
 def _pictures(request: FileRequest) -> Source:
     if location.is_url(request.path):
         raise InvalidInput(f"{request.path} is not a local file; copy pictures first.")
-    return _of_shape(array_source(open_array(request.path)), request)
-
-
-def _of_shape(source: Source, request: FileRequest) -> Source:
-    if request.shape not in (None, source.shape):
-        raise InvalidInput(
-            f"{request.path} has shape {source.shape}, but shape={request.shape} was given; leave "
-            "it out."
-        )
-    return source
+    return of_shape(array_source(open_array(request.path)), request.shape)
 
 
 FOLDER = "folder of images"

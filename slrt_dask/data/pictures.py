@@ -1,14 +1,16 @@
 """Pictures as arrays: an image, a folder of images, the frames of a video; lazily, as dask.
 
 An image is (rows, columns) or (rows, columns, colours). Several of them, as files of a folder in
-the order of their names or as frames of a video, have one more mode, the last. This changes when
-other kinds of pictures are to be read.
+the order of their names, as pages of a file or as frames of a video, have one more mode, the last.
+This changes when other kinds of pictures are to be read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from slrt_dask.errors import InvalidInput
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".gif")
 # What pillow calls pictures whose numbers are what was measured; others are turned into colours.
-PLAIN_MODES = ("L", "RGB", "I", "I;16", "F")
+PLAIN_MODES = ("L", "RGB", "I", "F")
+SIXTEEN_BITS = "I;16"  # of either order of bytes
 BLOCK_CELLS = 2**21
 """Cells that are looked at together: each becomes eight bytes, with a mask beside it."""
 
@@ -32,8 +35,16 @@ def is_image_folder(path: str) -> bool:
 
 
 def image_array(path: str) -> Any:
-    """One image file as a dask array."""
-    return load("dask.array").from_array(_read_image(path), name=False)
+    """One image file as a dask array; the pages of one that has several are its last mode."""
+    da, first, count = load("dask.array"), _read_image(path), _pages(path)
+    if count == 1:
+        return da.from_array(first, name=False)
+    read = load("dask").delayed(_read_page)
+    pages = [
+        da.from_delayed(read(path, page, first.shape), first.shape, first.dtype)
+        for page in range(count)
+    ]
+    return da.stack(pages, axis=-1)
 
 
 def folder_array(path: str) -> Any:
@@ -42,8 +53,8 @@ def folder_array(path: str) -> Any:
     names = _images_in(path)
     if not names:
         raise InvalidInput(f"there are no images in {path}; known are {', '.join(IMAGES)}.")
-    first = _read_image(names[0])
-    read = dask.delayed(_read_like)
+    first = _read_single(names[0])
+    read = dask.delayed(_read_single)
     frames = [
         da.from_delayed(read(name, first.shape, names[0]), first.shape, first.dtype)
         for name in names
@@ -93,9 +104,16 @@ def _images_in(path: str) -> list[str]:
     return sorted(str(entry) for entry in found if not entry.name.startswith("."))
 
 
-def _read_like(path: str, shape: tuple[int, ...], first: str) -> NDArray[Any]:
+def _read_single(path: str, shape: tuple[int, ...] | None = None, first: str = "") -> NDArray[Any]:
+    """An image of a folder, like the first of it."""
+    pages = _pages(path)
+    if pages > 1:
+        raise InvalidInput(
+            f"{path} has {pages} pages, and images of a folder must have one; give such a file by "
+            "itself."
+        )
     image = _read_image(path)
-    if image.shape != shape:
+    if shape not in (None, image.shape):
         raise InvalidInput(
             f"{path} has shape {image.shape}, unlike {first} with {shape}; images of a folder "
             "must have one size and all be grey, or all in colour."
@@ -103,13 +121,38 @@ def _read_like(path: str, shape: tuple[int, ...], first: str) -> NDArray[Any]:
     return image
 
 
-def _read_image(path: str) -> NDArray[Any]:
+def _read_page(path: str, page: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    image = _read_image(path, page)
+    if image.shape != shape:
+        raise InvalidInput(
+            f"page {page + 1} of {path} has shape {image.shape}, unlike the first with {shape}; "
+            "pages must have one size and all be grey, or all in colour."
+        )
+    return image
+
+
+def _pages(path: str) -> int:
+    with _opened(path) as image:
+        # What a camera adds to a photograph, such as a preview, is no page of it.
+        return 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+
+
+def _read_image(path: str, page: int = 0) -> NDArray[Any]:
+    with _opened(path) as image:
+        if page:
+            image.seek(page)
+        is_plain = image.mode in PLAIN_MODES or image.mode.startswith(SIXTEEN_BITS)
+        values = np.asarray(image if is_plain else image.convert(_plain_mode(image.mode)))
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
     pillow = load("PIL.Image", extra="plot")
     try:
         with pillow.open(path) as image:
-            plain = image if image.mode in PLAIN_MODES else image.convert(_plain_mode(image.mode))
-            return np.asarray(plain)
-    except (OSError, SyntaxError) as error:
+            yield image
+    except (OSError, SyntaxError, EOFError) as error:
         raise InvalidInput(f"{path} cannot be read as an image ({error}); check it.") from error
 
 

@@ -82,11 +82,6 @@ def split_store(
     return places
 
 
-def is_held_out(indices: Sequence[NDArray[Any]], test: float, seed: int) -> NDArray[np.bool_]:
-    """indices : K arrays (m,). Which of them are in the test part, (m,), of single entries."""
-    return Division(SINGLY, test, seed).holds_out(indices)
-
-
 def _divided(
     path: str, header: StoreHeader, division: Division, progress: Progress | None
 ) -> Division:

@@ -11,11 +11,10 @@ from slrt_dask.data.location import is_url, normal_path
 from slrt_dask.errors import InvalidInput, StoreExists
 from slrt_dask.reporting.facts import facts_of
 from slrt_dask.reporting.page import page_of
+from slrt_dask.runs import replace_file
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
-
-UNFINISHED = ".part"
 
 
 def report(
@@ -36,9 +35,7 @@ def report(
     """
     target = new_page(path, overwrite=overwrite)
     page = page_of(facts_of(run, modes), datetime.now().astimezone())
-    unfinished = target.with_name(target.name + UNFINISHED)
-    unfinished.write_text(page, encoding="utf-8")
-    os.replace(unfinished, target)
+    replace_file(target, page)
     return target
 
 

@@ -104,11 +104,15 @@ def _rests_on_nothing(facts: Facts) -> Iterator[str]:
     if observed is None:
         return
     what = "the mean" if facts.model.offset else "0"
+    # With a constraint, what nothing was observed about may be predicted as something else.
+    constraints = facts.model.constraints
+    is_free = constraints.bounds is None and not constraints.linear
+    end = "" if not is_free else f" They are predicted as {what}."
     if observed.unseen:
         yield (
-            f"About {percent(observed.unseen / DRAWN)} of the predictions rest on nothing: of "
-            f"{DRAWN:,} entries drawn at random, {observed.unseen:,} have no observation on any of "
-            f"their fibres, and are predicted as {what}."
+            f"About {percent(observed.unseen / DRAWN)} of the predictions rest on no observation: "
+            f"of {DRAWN:,} entries drawn at random, {observed.unseen:,} have none on any of their "
+            f"fibres, or none in a whole slice of theirs.{end}"
         )
     if facts.model.constraints.hankel is None:
         for mode, empty in enumerate(observed.empty):

@@ -6,6 +6,7 @@ known is None.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from dataclasses import dataclass
@@ -22,13 +23,17 @@ from slrt_dask.config import FitSettings
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate
-from slrt_dask.errors import SlrtError, StoreNotFound
+from slrt_dask.errors import InvalidInput, SlrtError, StoreNotFound
+from slrt_dask.locking import is_locked
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.posing import weights_of
 from slrt_dask.reporting.observed import Observed, look_through
 from slrt_dask.reporting.planes import Plane, planes_of
-from slrt_dask.runs import SETTINGS, RunDirectory, Start, open_run
+from slrt_dask.reporting.wording import counted
+from slrt_dask.runs import SEARCHING, SETTINGS, RunDirectory, Start, open_run
+from slrt_dask.searching import FIT
+from slrt_dask.tuning.journal import ASKED, read_asked
 from slrt_dask.usage import Usage, read_usage, read_versions, versions
 
 
@@ -167,6 +172,7 @@ def _opened(
     path = Path(normal_path(source))
     if (path / SETTINGS).exists():
         return open_run(path), None
+    _refuse_search(path)
     try:
         completion = load_completion(path)
     except StoreNotFound as error:
@@ -174,6 +180,25 @@ def _opened(
             f"{path} holds neither a run nor a completion; check the path"
         ) from error
     return _run_around(completion), completion
+
+
+def _refuse_search(path: Path) -> None:
+    """Say how far a search for settings is, of which there is no fit yet."""
+    search = path / SEARCHING
+    if not (search / ASKED).exists():
+        return
+    rows = (json.loads(file.read_text(encoding="utf-8")) for file in search.glob("[0-9]*.json"))
+    tried = counted(sum("error" in row for row in rows), "trial")
+    if is_locked(path):
+        raise InvalidInput(
+            f"{path} is still searching for its settings, with {tried} so far; make a page when "
+            "its fit has begun"
+        )
+    on = "slrt-dask resume" if read_asked(search)["purpose"] == FIT else "the same slrt-dask tune"
+    raise InvalidInput(
+        f"{path} holds a search for settings that is without a fit, after {tried}; {on} goes on "
+        "with it"
+    )
 
 
 def _run_around(completion: Completion) -> RunDirectory | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 from slrt_dask.constraints import Bounds
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.kernels.blocks import fibre_keys
 from slrt_dask.reporting.planes import Plane
+from slrt_dask.support import unobserved
 
 DRAWN = 4096
-"""Entries drawn at random, of which it is asked whether anything was observed on their fibres."""
+"""Entries drawn at random, of which it is asked whether anything was observed about them."""
 LARGEST_KEY = 2**62
 
 
@@ -26,8 +29,8 @@ class Observed:
     lowest, highest : of all values
     outside : observations that miss the bounds of the fit
     empty : for every mode, how many of its indices have no observation
-    unseen : of the entries drawn, those on none of whose fibres anything was observed; None where
-        that was not asked
+    unseen : of the entries drawn, those that nothing was observed about, as in `rests_on_nothing`
+        of a completion; None where that was not asked
     """
 
     cells: tuple[NDArray[np.float64], ...]
@@ -65,7 +68,7 @@ def look_through(
         for plane, total, count in zip(planes, sums, counts, strict=True)
     )
     empty = tuple(int(np.count_nonzero(~marks)) for marks in seen)
-    unseen = None if drawn is None else drawn.unseen
+    unseen = None if drawn is None else drawn.unseen(seen)
     return Observed(cells, lowest, highest, outside, empty, unseen)
 
 
@@ -74,34 +77,25 @@ class DrawnFibres:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         random = np.random.default_rng(0)
-        places = tuple(random.integers(0, length, DRAWN) for length in shape)
+        self.places = tuple(random.integers(0, length, DRAWN) for length in shape)
         self._shape = shape
-        self._seen = np.zeros(DRAWN, dtype=np.bool_)
+        self._seen = np.zeros((len(shape), DRAWN), dtype=np.bool_)
         self._order = []
         self._keys = []
         for mode in range(len(shape)):
-            keys = self._fibre_keys(places, mode)
+            keys = fibre_keys(self.places, shape, (mode,))
             self._order.append(np.argsort(keys, kind="stable"))
             self._keys.append(keys[self._order[-1]])
 
     def look_at(self, columns: tuple[NDArray[Any], ...]) -> None:
         for mode, (order, keys) in enumerate(zip(self._order, self._keys, strict=True)):
-            present = np.unique(self._fibre_keys(columns, mode))
+            present = np.unique(fibre_keys(columns, self._shape, (mode,)))
             places = np.minimum(np.searchsorted(present, keys), len(present) - 1)
-            self._seen[order[present[places] == keys]] = True
+            self._seen[mode, order[present[places] == keys]] = True
 
-    @property
-    def unseen(self) -> int:
-        return int(np.count_nonzero(~self._seen))
-
-    def _fibre_keys(self, columns: tuple[NDArray[Any], ...], mode: int) -> NDArray[np.int64]:
-        """A number for each entry's fibre of a mode."""
-        keys = np.zeros(len(columns[0]), dtype=np.int64)
-        for other, (column, length) in enumerate(zip(columns, self._shape, strict=True)):
-            if other != mode:
-                keys *= length
-                keys += column
-        return keys
+    def unseen(self, slices: Sequence[NDArray[np.bool_]]) -> int:
+        """slices : in which of each mode's slices something was observed, K arrays (n_k,)"""
+        return int(np.count_nonzero(unobserved(self.places, self._seen, slices)))
 
 
 def _can_be_keyed(shape: tuple[int, ...]) -> bool:

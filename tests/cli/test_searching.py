@@ -8,6 +8,7 @@ import signal
 import pytest
 
 import slrt_dask
+from slrt_dask.locking import locked
 from slrt_dask.tuning import candidate, search, trials
 
 
@@ -120,6 +121,12 @@ def test_a_fit_that_was_stopped_in_its_search_is_resumed(run_command, store, tmp
         said = run_command("fit", *flags, "--run", tmp_path / "run")
         assert said.exit_code != 0
     assert (tmp_path / "run" / "search" / "0001.json").exists()
+    page = ("report", tmp_path / "run", "-o", tmp_path / "page.html")
+    stopped = run_command(*page)
+    assert stopped.exit_code == 1
+    assert "a fit, after 2 trials; slrt-dask resume goes on with it" in stopped.stderr
+    with locked(tmp_path / "run"):
+        assert "is still searching for its settings, with 2 trials" in run_command(*page).stderr
     resumed = run_command("resume", tmp_path / "run", "--threads", "1", "--quiet")
     assert resumed.exit_code == 0, resumed.stderr
     whole = run_command("fit", *flags, "--run", tmp_path / "whole")

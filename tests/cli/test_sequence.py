@@ -172,7 +172,7 @@ def test_predict_adds_the_support_of_every_entry_when_asked(run_command, fitted,
     assert "rest on nothing" not in said.stdout
 
 
-def test_predictions_that_rest_on_nothing_are_counted(run_command, tmp_path):
+def test_predictions_that_rest_on_nothing_are_counted(run_command, tmp_path, monkeypatch):
     tensor = np.random.default_rng(0).random((8, 7, 6))
     tensor[2] = np.nan
     store = slrt_dask.from_array(tmp_path / "store", tensor)
@@ -184,8 +184,15 @@ def test_predictions_that_rest_on_nothing_are_counted(run_command, tmp_path):
     assert "2 of 3 predictions rest on nothing" in said.stdout
     assert f"they are {store.mean:.6g}, as all such" in said.stdout
     missing = slrt_dask.from_array(tmp_path / "missing", np.where(np.isnan(tensor), 1.0, np.nan))
+    predict, asked = slrt_dask.Completion.predict, []
+    monkeypatch.setattr(
+        slrt_dask.Completion,
+        "predict",
+        lambda self, places: asked.append(places.shape[1]) or predict(self, places),
+    )
     said = run_command("evaluate", tmp_path / "run", missing.path, "--kind", "slices:0")
     assert "42 of 42 predictions rest on nothing" in said.stdout
+    assert sum(asked) == 42
     said = run_command("evaluate", tmp_path / "run", store.path, "--json")
     scores = json.loads(said.stdout)
     assert scores["unsupported"] == 0

@@ -62,19 +62,26 @@ def test_packed_numbers_are_unpacked(array, tmp_path):
     np.testing.assert_allclose(store.to_array(), array.values, atol=6e-4)
 
 
-def test_a_mask_beside_the_variable_says_what_is_missing(array, tmp_path):
+@pytest.mark.parametrize("kind", ["netcdf3", "consolidated"])
+def test_a_mask_beside_the_variable_says_what_is_missing(array, tmp_path, kind):
     full = array.fillna(7.0)
-    path = tmp_path / "masked.nc"
-    full.to_dataset().assign(mask=array.notnull().astype("i1")).to_netcdf(path, engine="scipy")
+    path = tmp_path / f"masked{KINDS[kind]}"
+    dataset = full.to_dataset().assign(mask=array.notnull().astype("i1"))
+    if kind == "netcdf3":
+        dataset.to_netcdf(path, engine="scipy")
+    else:
+        dataset.to_zarr(path, zarr_format=2, consolidated=True)
     store = from_file(tmp_path / "store", path)
     np.testing.assert_array_equal(store.to_array(), array.values)
+    with slrt.open_array(path) as opened:
+        xarray.testing.assert_identical(opened.load(), array)
 
 
 def test_which_variable_is_meant_has_to_be_clear(array, tmp_path):
     path = written(array, tmp_path / "two.nc", "netcdf3")
     with pytest.raises(InvalidInput, match="it holds t2m, other; name one as key"):
         from_file(tmp_path / "store", path)
-    with pytest.raises(InvalidInput, match="there is no variable 'wind'"):
+    with pytest.raises(InvalidInput, match="there is no array 'wind'"):
         from_file(tmp_path / "store", path, key="wind")
     with pytest.raises(InvalidInput, match="leave it out"):
         from_file(tmp_path / "store", path, key="t2m", shape=(1, 2, 3))

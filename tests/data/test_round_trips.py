@@ -231,13 +231,16 @@ def test_xarray_keeps_names_and_labels(tmp_path):
         assert train.header.coordinates == store.header.coordinates
 
 
-def test_labels_that_are_not_plain_are_left_out(tmp_path):
+def test_labels_that_are_neither_numbers_dates_nor_text_are_left_out(tmp_path):
     array = xarray.DataArray(
-        tensor_with_holes((3, 4)), dims=("x", "y"), coords={"x": [0.0, np.nan, 1.0]}
+        tensor_with_holes((3, 4)),
+        dims=("x", "y"),
+        coords={"x": [0.0, np.nan, 1.0], "y": np.array(["a", None, 2, "b"], dtype=object)},
     )
     store = from_array(tmp_path / "store", array)
     assert store.dimension_names == ("x", "y")
-    assert store.coordinates is None
+    assert list(store.coordinates) == ["x"]
+    np.testing.assert_array_equal(store.coordinates["x"], array.x)
 
 
 @pytest.mark.parametrize("lazy_array", [False, True])

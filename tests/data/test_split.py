@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from slrt_dask.data import from_coo, open_store
-from slrt_dask.data.holding_out import Kind, SquaredErrors
-from slrt_dask.data.split import is_held_out
+from slrt_dask.data.holding_out import SINGLY, Kind, SquaredErrors
+from slrt_dask.data.split import Division
 from slrt_dask.errors import InvalidInput, StoreExists
 from tests.data.helpers import coo_store, tensor_with_holes
+
+
+def is_held_out(indices, test, seed):
+    return Division(SINGLY, test, seed).holds_out(indices)
 
 
 def cells_of(store):
