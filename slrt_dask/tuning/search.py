@@ -34,6 +34,9 @@ STILL_FALLS = 1e-3
 """The part of the error by which it has to fall along the path for that not to have turned."""
 FITTED, LONGEST_RISE = 0.98, 12
 """Something is fitted when the error is this part of the first; and surely after so many steps."""
+CONTENT = 1e-3
+"""The part of the first error from which on nothing is to be gained: data without noise are fitted
+the better the larger the strengths, at an effort that grows with them."""
 WORTH = {"rank": 5e-3, "strength": 3e-3}
 """By what part of itself the error has to fall for a change to be made; ranks cost more."""
 
@@ -88,6 +91,8 @@ class Search:
 
     @property
     def is_spent(self) -> bool:
+        if self.history and self.best.error <= CONTENT * self.history[0].error:
+            return True
         effort = sum(tried.effort for tried in self.history)
         return len(self.history) >= self.most_trials or effort > self.most_effort
 
@@ -107,7 +112,7 @@ class Search:
         while idle < TURNED and not self.is_spent:
             lowest = min((tried.error for tried in self.history), default=math.inf)
             (tried,) = self._try([(candidate, last)])
-            if tried is None or tried.error == 0.0:
+            if tried is None:
                 return
             # Before anything is fitted errors hardly differ, and their order means nothing.
             fitted = lowest < FITTED * self.history[0].error or len(self.history) > LONGEST_RISE
