@@ -36,6 +36,7 @@ from slrt_dask.runs import (
     is_begun,
     open_run,
     refuse_used_directory,
+    remove_leftovers,
 )
 from slrt_dask.searching import open_search, searched
 from slrt_dask.temporary import TemporaryPlace
@@ -190,6 +191,7 @@ def resume(
             done = ended(run)  # by a process that held the lock until now
         if done is not None:
             return done
+        remove_leftovers(run.path)  # of a process that was killed before it could
         connection = stack.enter_context(_connected(client))
         store, validation = run.open_store(), run.open_validation()
         request = Request(

@@ -30,12 +30,7 @@ import numpy as np
 from slrt_dask.config import FitSettings
 from slrt_dask.data.location import is_url, normal_path
 from slrt_dask.data.store import ObservationStore, open_store
-from slrt_dask.errors import (
-    CheckpointMismatch,
-    InvalidInput,
-    StoreExists,
-    StoreNotFound,
-)
+from slrt_dask.errors import CheckpointMismatch, InvalidInput, StoreExists, StoreNotFound
 from slrt_dask.locking import LOCK, is_locked, locked
 from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.records import IterationRecord
@@ -235,8 +230,7 @@ def create_run(
         if start is not None:
             start.write(path)
         _write_settings(path, store, validation, settings)
-        _remove_others(path)
-        shutil.rmtree(path / SEARCHING, ignore_errors=True)
+        remove_leftovers(path)
         run = replace(open_run(path), held=held)
         try:
             yield run
@@ -263,8 +257,12 @@ def _write_settings(
     replace_file(path / SETTINGS, json.dumps(content, indent=2) + "\n")
 
 
-def _remove_others(path: Path) -> None:
-    """Remove stores of observations and rows that the settings do not name: killed processes'."""
+def remove_leftovers(path: Path) -> None:
+    """Remove what a run that has settings needs no more, or never did; while it is locked.
+
+    That is its search, and stores of observations and rows that killed processes made.
+    """
+    shutil.rmtree(path / SEARCHING, ignore_errors=True)
     named = (path / SETTINGS).read_text(encoding="utf-8")
     for entry in [*path.glob(f"{ROWS}*/"), *path.glob(f"{OBSERVATIONS}*/")]:
         inside = [one.name for one in entry.iterdir()]

@@ -114,7 +114,11 @@ def test_a_run_of_an_array_can_be_resumed(tensor, expected, tmp_path):
     run = tmp_path / "run"
     stopped = slrt.complete(tensor, RANKS, run_directory=run, observers=[Stop()], **FIT)
     assert stopped.stop_reason.name == "INTERRUPTED"
+    left = ("search", "observations-abc12345")  # by a process killed when it had made the run
+    for name in left:
+        (run / name).mkdir()
     np.testing.assert_array_equal(slrt.resume(run).to_dask().compute(), expected)
+    assert not any((run / name).exists() for name in left)
 
 
 def test_what_killed_processes_left_goes_when_a_run_is_made(tensor, tmp_path):
