@@ -30,7 +30,7 @@ PATIENCE = 6
 """How many times the effort of the path all that follows may take together."""
 ALONE = 40
 """The same where there was no path but a single fit."""
-STILL_FALLS = 1e-3
+STILL_FALLS = 2e-2
 """The part of the error by which it has to fall along the path for that not to have turned."""
 FITTED, LONGEST_RISE = 0.98, 12
 """Something is fitted when the error is this part of the first; and surely after so many steps."""
