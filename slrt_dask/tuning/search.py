@@ -91,7 +91,8 @@ class Search:
 
     @property
     def is_spent(self) -> bool:
-        if self.history and self.best.error <= CONTENT * self.history[0].error:
+        lowest = self.best.error if self.history else math.inf
+        if lowest == 0.0 or (self.history and lowest < CONTENT * self.history[0].error):
             return True
         effort = sum(tried.effort for tried in self.history)
         return len(self.history) >= self.most_trials or effort > self.most_effort
