@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from slrt_dask.engine.costs import RUNTIME_BYTES
 from slrt_dask.engine.plan import readable
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.reporting.facts import Facts, Standing
@@ -146,7 +147,9 @@ def _memory(facts: Facts) -> Iterator[str]:
         return
     for use in (*facts.usage.drivers, *facts.usage.workers):
         memory = use.memory
-        if memory.peak > max(use.planned, memory.before):
+        # What a process held before the fit, such as data of its own, is not the fit's.
+        others = max(memory.before - RUNTIME_BYTES, 0)
+        if memory.peak > use.planned + others:
             yield (
                 f"{use.place or 'This process'} took more memory than planned: "
                 f"{readable(memory.peak)} of {readable(use.planned)}."
