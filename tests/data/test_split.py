@@ -119,7 +119,7 @@ def held_mask(store, **options):
 def test_fibres_and_slices_are_held_out_as_a_whole(tmp_path, kind):
     tensor = tensor_with_holes((20, 19, 18), observed=0.6)
     found = []
-    for name, options in (("one", {}), ("many", {"slab_mode": 1, "partition_entries": 300})):
+    for name, options in (("one", {}), ("many", {"slab_mode": 1, "partition_entries": 1500})):
         store = coo_store(tmp_path / name, tensor, **options)
         found.append(held_mask(store, kind=kind))
     (held, seen), (again, _) = found

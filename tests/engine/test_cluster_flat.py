@@ -61,7 +61,7 @@ def held(dask_scheduler):
 
 
 @pytest.mark.parametrize(
-    ("workers", "rounds", "programs"), [(2, 1000, 1), (2, 2, 100), (1, 3, 200)],
+    ("workers", "rounds", "programs"), [(2, 1000, 1), (2, 2, 60), (1, 3, 120)],
     ids=["many rounds", "many programs", "one worker"],
 )  # fmt: skip
 def test_thousands_of_rounds_leave_nothing_on_the_scheduler(
