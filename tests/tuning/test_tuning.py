@@ -209,10 +209,11 @@ def test_a_search_holds_nothing_on_the_engine_between_trials(store, few_trials):
             gc.collect()
             held.append(sum(isinstance(one, VectorHandle) for one in gc.get_objects()))
 
+    gc.collect()  # or what earlier tests left is counted now, and not later
     before = sum(isinstance(one, VectorHandle) for one in gc.get_objects())
     slrt.complete(store, "auto", C=2.0, threads=1, observers=[Counting()])
     assert len(held) > 3
-    assert max(held) == before
+    assert max(held) <= before
 
 
 def test_workers_that_try_settings_at_the_same_time_find_the_same(
