@@ -15,7 +15,7 @@ from slrt_dask.dual.bounds import BoundVectors
 from slrt_dask.dual.coupling import LinearRows, RowStore
 from slrt_dask.dual.hankel.observed import Box
 from slrt_dask.dual.hankel.problem import HankelProblem
-from slrt_dask.dual.problem import DualProblem
+from slrt_dask.dual.problem import MOST_INNER_ITERATIONS, DualProblem
 from slrt_dask.dual.working_set import Places
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.embedded import EmbeddedStore
@@ -32,7 +32,11 @@ AnyProblem = DualProblem | HankelProblem
 
 
 def problem_of(
-    engine: Engine, settings: FitSettings, offset: float, most_extra: int | None = None
+    engine: Engine,
+    settings: FitSettings,
+    offset: float,
+    most_extra: int | None = None,
+    max_inner_iterations: int = MOST_INNER_ITERATIONS,
 ) -> AnyProblem:
     """The problem, with or without constraints.
 
@@ -51,6 +55,7 @@ def problem_of(
             cost_weight=settings.C,
             weights=weights,
             certificate_rtol=certificate_rtol,
+            max_inner_iterations=max_inner_iterations,
         )
     return BoundedProblem(
         engine,

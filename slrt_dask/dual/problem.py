@@ -28,6 +28,7 @@ from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
 LARGEST_NORM = 1e40
+MOST_INNER_ITERATIONS = 1000
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class DualProblem:
         cost_weight: float,
         weights: tuple[float, ...],
         certificate_rtol: float = 1e-5,
-        max_inner_iterations: int = 1000,
+        max_inner_iterations: int = MOST_INNER_ITERATIONS,
     ) -> None:
         shape = engine.store.shape
         check_settings(shape, ranks, cost_weight, weights)

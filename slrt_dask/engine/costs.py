@@ -194,9 +194,11 @@ class Costs:
     def _sums(self, threads: int) -> int:
         # A Hessian product has factor and direction side by side: twice the width. Every thread
         # makes a partial sum, and the complete one arrives beside them; at a worker that adds up
-        # those of others, so do theirs.
+        # those of others, so do theirs. What neighbours give each other is in memory that counts
+        # for both of them.
         arriving = min(FAN_IN, self.workers - 1)
-        return (threads + 2 + arriving) * 2 * self.sums_bytes
+        given = arriving + 1 if arriving else 0
+        return (threads + 2 + arriving + given) * 2 * self.sums_bytes
 
     def _buffers(self, entries: int, threads: int) -> int:
         header, slab = self.header, self.header.slab_mode

@@ -18,13 +18,15 @@ from distributed.protocol import to_serialize
 
 from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.exchange import Alone, Exchange, Letter, Mailbox, TimedExchange, TreeExchange
+from slrt_dask.engine.neighbours import Inbox, Outbox, OutOfSight, Parcel
 from slrt_dask.engine.program import HandOver, Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.wire import aligned
 from slrt_dask.errors import StateLost
 
 Result = TypeVar("Result")
-KEPT = "kept"
+KEPT, UNSEEN, GONE = "kept", "unseen", "gone"
+"""What a worker says to a part: that it has it, or cannot see where it is, or wants none."""
 HANDLER = "slrt_deliver"
 """The name under which workers take parts from each other."""
 
@@ -36,6 +38,9 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         self.name = name
         self.share: Share | None = None
         self.mailbox = Mailbox()
+        self.outbox, self.inbox = Outbox(), Inbox()
+        self.strangers: set[str] = set()
+        """Workers with which memory is not shared."""
         self._load_key = load_key
         self._running: tuple[str, int] = ("", -1)
         self._worker: Any = None
@@ -63,10 +68,15 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
 
     async def teardown(self, worker: Any) -> None:
         self.mailbox.close("this worker has let go of its part of the problem")
+        # Its threads may be in the middle of a sweep; the worker has to answer meanwhile.
+        await asyncio.get_running_loop().run_in_executor(None, self._let_go)
+
+    def _let_go(self) -> None:
         share, self.share = self.share, None
         if share is not None:
-            # Its threads may be in the middle of a sweep; the worker has to answer meanwhile.
-            await asyncio.get_running_loop().run_in_executor(None, share.close)
+            share.close()
+        self.outbox.close()
+        self.inbox.close()
 
 
 # ---- loading and letting go -----------------------------------------------------------------
@@ -141,8 +151,9 @@ def run_program(
     distributed.secede()
     exchange: Exchange = Alone()
     if len(workers) > 1:
-        send = partial(_send, worker, name, workers)
+        send = partial(_send, worker, plugin, workers)
         place = workers.index(worker.address)
+        plugin.strangers |= _strangers(worker, workers)
         tree = TreeExchange(plugin.mailbox, send, run, place, len(workers))
         exchange = TimedExchange(tree, share.seconds.add_exchange)
     shared = exchange.spread(program)
@@ -161,11 +172,16 @@ def on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) ->
 def _handler(worker: Any) -> Callable[..., Coroutine[Any, Any, str]]:
     """What a worker does with a part that another one sends it."""
 
-    async def deliver(name: str, letter: Sequence[Any], part: Any) -> str:
+    async def deliver(name: str, letter: Sequence[Any], part: Any, parcel: Any) -> str:
         plugin = worker.plugins.get(name)
         if plugin is None:
-            return "gone"
+            return GONE
         run, round_number, kind, sender = letter
+        if parcel is not None:
+            try:
+                part = plugin.inbox.opened(parcel)
+            except OutOfSight:
+                return UNSEEN
         plugin.mailbox.put((run, round_number, kind, sender), part)
         return KEPT
 
@@ -173,19 +189,48 @@ def _handler(worker: Any) -> Callable[..., Coroutine[Any, Any, str]]:
 
 
 def _send(
-    worker: Any, name: str, workers: tuple[str, ...], to: int, letter: Letter, part: Any
+    worker: Any, plugin: SharePlugin, workers: tuple[str, ...], to: int, letter: Letter, part: Any
 ) -> None:
     """Give a part to another worker, and wait until that has it."""
-    call = _calling(worker, workers[to], name, letter, part)
-    try:
-        answer = _on_event_loop(worker, call)
-    except (OSError, TimeoutError) as error:
-        raise StateLost(f"the worker {workers[to]} cannot be reached ({error})") from error
+    peer = workers[to]
+    deliver = partial(_deliver, worker, peer, plugin.name, letter)
+    answer = UNSEEN
+    if peer not in plugin.strangers:
+        with plugin.outbox.holding(part) as parcel:
+            answer = UNSEEN if parcel is None else deliver(None, parcel)
+            if parcel is not None and answer == UNSEEN:
+                plugin.strangers.add(peer)
+    if answer == UNSEEN:
+        answer = deliver(part, None)
     if answer != KEPT:
-        raise StateLost(f"the worker {workers[to]} does not hold its part of the problem any more")
+        raise StateLost(f"the worker {peer} does not hold its part of the problem any more")
 
 
-async def _calling(worker: Any, address: str, name: str, letter: Letter, part: Any) -> str:
-    peer = worker.rpc(address)
-    answer: str = await getattr(peer, HANDLER)(name=name, letter=letter, part=to_serialize(part))
+def _deliver(
+    worker: Any, peer: str, name: str, letter: Letter, part: Any, parcel: Parcel | None
+) -> str:
+    try:
+        return _on_event_loop(worker, _calling(worker, peer, name, letter, part, parcel))
+    except (OSError, TimeoutError) as error:
+        raise StateLost(f"the worker {peer} cannot be reached ({error})") from error
+
+
+async def _calling(
+    worker: Any, address: str, name: str, letter: Letter, part: Any, parcel: Parcel | None
+) -> str:
+    deliver = getattr(worker.rpc(address), HANDLER)
+    wrapped = None if part is None else to_serialize(part)
+    answer: str = await deliver(name=name, letter=letter, part=wrapped, parcel=parcel)
     return answer
+
+
+def _strangers(worker: Any, workers: tuple[str, ...]) -> set[str]:
+    """Workers that surely share no memory with this one, or need none to: those in its process."""
+    here = _host(worker.address)
+    return {address for address in workers if here is None or _host(address) != here}
+
+
+def _host(address: str) -> str | None:
+    """The host of an address; None if it has none."""
+    protocol, _, place = address.partition("://")
+    return place.rpartition(":")[0] if protocol in ("tcp", "tls") else None

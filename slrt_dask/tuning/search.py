@@ -34,7 +34,7 @@ STILL_FALLS = 2e-2
 """The part of the error by which it has to fall along the path for that not to have turned."""
 FITTED, LONGEST_RISE = 0.98, 12
 """Something is fitted when the error is this part of the first; and surely after so many steps."""
-CONTENT = 1e-3
+CONTENT = 5e-3
 """The part of the first error from which on nothing is to be gained: data without noise are fitted
 the better the larger the strengths, at an effort that grows with them."""
 WORTH = {"rank": 5e-3, "strength": 3e-3}

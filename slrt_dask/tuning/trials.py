@@ -44,6 +44,9 @@ FIRST_SOLVE = 1e-2
 FLAT = 1e-12
 """The gradient, relative to the cost, from which no step leads anywhere."""
 STAGED_ITERATIONS = 40
+MOST_SWEEPS, MOST_INNER_ITERATIONS = 1000, 250
+"""That a trial takes, and one of its solves. On noisy data they take a fifth of it; strengths at
+which they would take more fit data that are hardly noisy, and an answer is wanted today."""
 logger = logging.getLogger("slrt_dask")
 
 
@@ -80,7 +83,9 @@ class Trials:
             tell_left_out(candidate, reason)
             return None
         began = time.monotonic()
-        problem = problem_of(self._fit.engine, settings, self._fit.offset)
+        problem = problem_of(
+            self._fit.engine, settings, self._fit.offset, max_inner_iterations=MOST_INNER_ITERATIONS
+        )
         judge = self._staged if isinstance(problem, HankelProblem) else self._descended
         errors, iterations, point = judge(problem, warm, settings.seed)
         return Tried(
@@ -116,7 +121,8 @@ class Trials:
                 least, best = error, (errors, iteration, solved.point)
             elif state.exhausted or iteration - best[1] >= PATIENCE:
                 break
-            if state.gradient_norm <= FLAT * abs(known.cost):
+            flat = state.gradient_norm <= FLAT * abs(known.cost)
+            if flat or problem.sweeps >= MOST_SWEEPS:
                 break
             state = method.step(problem, state)
         assert best is not None

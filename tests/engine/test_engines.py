@@ -13,10 +13,11 @@ from slrt_dask.dual.lanczos import WIDTH
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.dual.writing import write_dual_partitions
-from slrt_dask.engine import assignment, exchange, prepare
+from slrt_dask.engine import assignment, exchange, neighbours, prepare
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.tasks import SharePlugin
 from slrt_dask.errors import StateLost, StoreCorrupt
 from tests.engine.helpers import (
     ORDERS,
@@ -113,6 +114,51 @@ def test_workers_in_other_processes_give_the_local_results(store_of, reference, 
     with ClusterEngine(store, process_client, validation=validation) as engine:
         assert len(engine._workers) == 2
         assert_same(results(engine, dense, certified=False), wanted)
+
+
+def share_memory_from(size, *, seen):
+    """Set, on a worker, from how many bytes on parts go through memory, and whether that is seen.
+
+    Returns what to undo it with.
+    """
+    before = neighbours.SMALLEST, neighbours.Inbox.opened
+    neighbours.SMALLEST = size
+    if not seen:
+        neighbours.Inbox.opened = out_of_sight
+    return before
+
+
+def out_of_sight(inbox, parcel):
+    raise neighbours.OutOfSight
+
+
+def share_memory_as(before):
+    neighbours.SMALLEST, neighbours.Inbox.opened = before
+
+
+def neighbourhood(dask_worker):
+    """Bytes in a worker's outbox, and how many it knows to share no memory with it."""
+    (plugin,) = [p for p in dask_worker.plugins.values() if isinstance(p, SharePlugin)]
+    memory = plugin.outbox._memory
+    return 0 if memory is None else len(memory), len(plugin.strangers)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_parts_that_go_through_memory_give_the_local_results(
+    seen, store_of, reference, process_client
+):
+    dense, _, wanted = reference(3)
+    store = store_of(dense.mask, dense.values, parts=3)
+    before = process_client.run(share_memory_from, 1, seen=seen)
+    try:
+        with ClusterEngine(store, process_client) as engine:
+            found = results(engine, dense, validated=False, certified=False)
+            assert_same(found, {name: wanted[name] for name in found})
+            outboxes, strangers = zip(*process_client.run(neighbourhood).values(), strict=True)
+    finally:
+        process_client.run(share_memory_as, next(iter(before.values())))
+    assert all(size > 0 for size in outboxes)
+    assert strangers == ((0, 0) if seen else (1, 1))
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])

@@ -179,6 +179,17 @@ def test_data_that_are_all_the_same_are_no_trouble(value, store, tmp_path):
     np.testing.assert_allclose(np.asarray(done.to_dask()), value, atol=1e-12)
 
 
+def test_data_without_noise_are_fitted_closely_and_soon(tmp_path):
+    exact = low_rank_tensor((24, 20, 16), ranks=(2, 2, 2), seed=0)
+    indices, values = sample_entries(exact, 0.3, seed=0)
+    store = slrt.from_coo(tmp_path / "s", indices, values, exact.shape)
+    tuned = slrt.tune(store)
+    assert tuned.error < 0.05 * exact.std()
+    # Without a limit single trials take tens of thousands.
+    assert max(tried.sweeps for tried in tuned.history) < 2 * trials.MOST_SWEEPS
+    assert sum(tried.sweeps for tried in tuned.history) < 30_000
+
+
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 def test_errors_that_are_no_numbers_are_not_taken_for_none(store, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "MOST_TRIALS", 2)

@@ -1,0 +1,143 @@
+"""Parts that workers on one machine give each other through memory that both of them see.
+
+Fibre sums are megabytes, every round. Through a socket they pass several buffers on their way, on
+the very cores that the kernels want; through memory they are copied once by each side. The memory
+is an anonymous file of the sender, which the receiver opens through /proc. It has no name that
+could be left behind: when those who have it open are gone, however they went, so is the file.
+
+Workers that cannot see each other's files, on other machines, in other containers or of other
+users, send everything through sockets.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+SMALLEST = 256 * 1024
+"""Bytes from which on a part is worth the detour."""
+TOKEN_BYTES, ALIGNMENT = 16, 64
+
+Parcel = tuple[int, int, int, bytes, bytes, tuple[int, ...]]
+"""Process and number of the open file, its length and token; a pickle, and its buffers' sizes."""
+
+
+class OutOfSight(Exception):
+    """The memory that a parcel speaks of cannot be seen from here."""
+
+
+class Outbox:
+    """Memory in which a worker leaves parts for its neighbours, one at a time."""
+
+    def __init__(self) -> None:
+        self._busy = threading.Lock()
+        self._file, self._token = -1, b""
+        self._memory: mmap.mmap | None = None
+
+    @contextmanager
+    def holding(self, part: Any) -> Iterator[Parcel | None]:
+        """A parcel that tells where the part is while this lasts; None if it is small."""
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(part, protocol=5, buffer_callback=buffers.append)
+        pieces = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+        if not hasattr(os, "memfd_create") or sum(piece.size for piece in pieces) < SMALLEST:
+            yield None
+            return
+        with self._busy:
+            memory = self._with_room(_extent([piece.size for piece in pieces]))
+            room = np.frombuffer(memory, np.uint8)
+            for first, piece in zip(_places([p.size for p in pieces]), pieces, strict=True):
+                room[first : first + piece.size] = piece
+            del room  # or the memory could not be closed
+            sizes = tuple(piece.size for piece in pieces)
+            yield os.getpid(), self._file, len(memory), self._token, pickled, sizes
+
+    def close(self) -> None:
+        with self._busy:
+            self._let_go()
+
+    def _with_room(self, size: int) -> mmap.mmap:
+        if self._memory is None or len(self._memory) < size:
+            self._let_go()
+            self._file = os.memfd_create("slrt-outbox", os.MFD_CLOEXEC)
+            os.ftruncate(self._file, size)
+            self._memory = mmap.mmap(self._file, size)
+            self._token = secrets.token_bytes(TOKEN_BYTES)
+            self._memory[:TOKEN_BYTES] = self._token
+        return self._memory
+
+    def _let_go(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            os.close(self._file)
+            self._memory, self._file = None, -1
+
+
+class Inbox:
+    """The neighbours' memory, as far as parcels from there have come."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[bytes, mmap.mmap]] = {}
+
+    def opened(self, parcel: Parcel) -> Any:
+        """A copy of the part; OutOfSight if it cannot be had."""
+        pickled, sizes = parcel[4:]
+        memory = self._memory(parcel)
+        whole = np.frombuffer(memory, np.uint8)
+        pieces = [
+            whole[first : first + size].copy()
+            for first, size in zip(_places(sizes), sizes, strict=True)
+        ]
+        del whole
+        return pickle.loads(pickled, buffers=pieces)
+
+    def close(self) -> None:
+        for _, memory in self._seen.values():
+            memory.close()
+        self._seen.clear()
+
+    def _memory(self, parcel: Parcel) -> mmap.mmap:
+        process, file, length, token, _, _ = parcel
+        known, memory = self._seen.get(process, (b"", None))
+        if memory is not None and known == token:
+            return memory
+        if memory is not None:
+            del self._seen[process]
+            memory.close()
+        try:
+            descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY)
+            try:
+                if os.fstat(descriptor).st_size != length:
+                    raise OutOfSight
+                memory = mmap.mmap(descriptor, length, prot=mmap.PROT_READ)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as error:
+            raise OutOfSight from error
+        # Elsewhere the process of that number may be another one.
+        if memory[:TOKEN_BYTES] != token:
+            memory.close()
+            raise OutOfSight
+        self._seen[process] = token, memory
+        return memory
+
+
+def _places(sizes: Sequence[int]) -> Iterator[int]:
+    """Where each buffer begins, after the token."""
+    first = ALIGNMENT
+    for size in sizes:
+        yield first
+        first += -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _extent(sizes: Sequence[int]) -> int:
+    """Bytes of the token and of buffers of these sizes."""
+    return ALIGNMENT + sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)

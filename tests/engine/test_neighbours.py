@@ -1,0 +1,138 @@
+"""Workers on one machine give each other large parts through memory; others through sockets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from slrt_dask.engine import neighbours
+from slrt_dask.engine.neighbours import Inbox, Outbox, OutOfSight
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="files without a name are Linux's"
+)
+LARGE = np.arange(100_000.0)
+
+
+@dataclass(frozen=True)
+class Message:
+    phase: str
+    sums: np.ndarray
+
+
+@pytest.fixture
+def boxes():
+    outbox, inbox = Outbox(), Inbox()
+    yield outbox, inbox
+    outbox.close()
+    inbox.close()
+
+
+def given(outbox, inbox, part):
+    with outbox.holding(part) as parcel:
+        return inbox.opened(parcel)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        LARGE,
+        np.asfortranarray(LARGE.reshape(100, 1000)),
+        LARGE.astype(np.float32),
+    ],
+    ids=["flat", "fortran", "single"],
+)
+def test_arrays_arrive_as_they_were_and_may_be_changed(part, boxes):
+    arrived = given(*boxes, part)
+    np.testing.assert_array_equal(arrived, part)
+    assert arrived.dtype == part.dtype
+    assert arrived.flags.writeable
+    assert arrived.flags.aligned
+    before = part.copy()
+    arrived[:] = -1.0
+    np.testing.assert_array_equal(part, before)
+
+
+def test_structures_arrive_with_all_their_arrays(boxes):
+    part = (Message("iterate", LARGE), np.arange(3), LARGE[::-1].copy(), 0.5)
+    arrived = given(*boxes, part)
+    assert (arrived[0].phase, arrived[3]) == ("iterate", 0.5)
+    for got, sent in ((arrived[0].sums, LARGE), (arrived[1], part[1]), (arrived[2], part[2])):
+        np.testing.assert_array_equal(got, sent)
+
+
+def test_what_has_arrived_outlives_the_next_part_and_the_box(boxes):
+    outbox, inbox = boxes
+    first = given(outbox, inbox, LARGE)
+    longer = given(outbox, inbox, np.concatenate([LARGE, -LARGE]))  # for which there was no room
+    shorter = given(outbox, inbox, 2.0 * LARGE)
+    outbox.close()
+    np.testing.assert_array_equal(first, LARGE)
+    np.testing.assert_array_equal(longer[len(LARGE) :], -LARGE)
+    np.testing.assert_array_equal(shorter, 2.0 * LARGE)
+
+
+def test_small_parts_make_no_detour(boxes):
+    with boxes[0].holding((np.zeros(100), "text")) as parcel:
+        assert parcel is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"process": 2**22 + 1},
+        {"file": 0},
+        {"length": 64},
+        {"token": b"x" * 16},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_memory_that_is_not_what_the_parcel_says_is_out_of_sight(change, boxes):
+    outbox, inbox = boxes
+    names = ("process", "file", "length", "token", "pickled", "sizes")
+    with outbox.holding(LARGE) as parcel:
+        described = dict(zip(names, parcel, strict=True)) | change
+        with pytest.raises(OutOfSight):
+            inbox.opened(tuple(described.values()))
+        np.testing.assert_array_equal(inbox.opened(parcel), LARGE)
+
+
+SENDER = """
+import sys, numpy as np
+from slrt_dask.engine.neighbours import Outbox
+with Outbox().holding(np.arange(100_000.0)) as parcel:
+    print(repr(parcel), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_seen_and_nothing_is_left_of_it_when_it_is_killed(boxes):
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", SENDER], stdin=pipe, stdout=pipe) as sender:
+        parcel = eval(sender.stdout.readline())
+        np.testing.assert_array_equal(boxes[1].opened(parcel), LARGE)
+        sender.kill()
+    # What was opened before is still there; who opens it only now finds nothing.
+    np.testing.assert_array_equal(boxes[1].opened(parcel), LARGE)
+    with pytest.raises(OutOfSight):
+        Inbox().opened(parcel)
+
+
+def test_closed_boxes_hold_no_files(boxes):
+    before = len(os.listdir("/proc/self/fd"))
+    given(*boxes, LARGE)
+    assert len(os.listdir("/proc/self/fd")) > before
+    for box in boxes:
+        box.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_without_such_files_everything_goes_through_sockets(boxes, monkeypatch):
+    monkeypatch.delattr(neighbours.os, "memfd_create")
+    with boxes[0].holding(LARGE) as parcel:
+        assert parcel is None
