@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from slrt_dask.checkpoint import (
@@ -50,8 +51,11 @@ from slrt_dask.runs import RunDirectory, Start
 from slrt_dask.usage import UsageKeeper
 
 logger = logging.getLogger("slrt_dask")
-USUAL_EVERY, GROWING_EVERY = 10, 5
+USUAL_EVERY, GROWING_EVERY = 10, 3
 """Iterations between certificates, which also tell where ranks should grow."""
+LONG_MEMORY, SMALL_FACTORS = 30, 100_000
+"""Steps remembered on the long way to a closed gap, where factors have no more numbers than this:
+twice as many numbers are kept for every step, by the driver and in checkpoints."""
 JUDGED_AT = 1e-3
 """The inner residual at which errors are compared: looser solves regularise by themselves."""
 METHODS: dict[str, Callable[..., Any]] = {
@@ -176,7 +180,12 @@ class Fit:
             return METHODS[self.settings.method]
         # Multipliers move between the steps of a bounded problem, so that what earlier steps told
         # of its curvature is not true for long.
-        return ConjugateGradient if isinstance(self.problem, BoundedProblem) else LimitedMemory
+        if isinstance(self.problem, BoundedProblem):
+            return ConjugateGradient
+        numbers = sum(n * r for n, r in zip(self.engine.store.shape, self.settings.ranks, strict=True))
+        if self.settings.certified and numbers <= SMALL_FACTORS:
+            return partial(LimitedMemory, memory=LONG_MEMORY)
+        return LimitedMemory
 
     @property
     def _tightest(self) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-FIRST_RANK = 5
+FIRST_RANK = 12
 LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300)
 """Ranks that are tried: always the same, because kernels are compiled for each."""
 SHARE_STEP, STRENGTH_STEP = 3.0, 2.0
@@ -61,15 +61,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Move:
-    """A direction to look in: one rank, one strength, or all strengths (mode None)."""
+    """A direction to look in: one rank or one strength, or all of them (mode None)."""
 
     kind: str
     mode: int | None
 
     def applied(self, candidate: Candidate, up: bool, lengths: tuple[int, ...]) -> Candidate:
         if self.kind == "rank":
-            assert self.mode is not None
-            return candidate.with_rank(self.mode, up, lengths)
+            for mode in range(len(lengths)) if self.mode is None else (self.mode,):
+                candidate = candidate.with_rank(mode, up, lengths)
+            return candidate
         if self.mode is None:
             return candidate.scaled(STRENGTH_STEP if up else 1.0 / STRENGTH_STEP)
         return candidate.with_strength(self.mode, SHARE_STEP if up else 1.0 / SHARE_STEP)
@@ -94,5 +95,8 @@ class Freedom:
             yield from (Move("strength", mode) for mode in modes)
         if self.strength:
             yield Move("strength", None)
+        if self.ranks and len(self.lengths) > 1:
+            # One wider factor alone may have nothing to add to the others' narrow ones.
+            yield Move("rank", None)
         if self.ranks:
             yield from (Move("rank", mode) for mode in modes)
