@@ -60,7 +60,7 @@ class Free:
             raise InvalidConfig(f"C is {C!r}; give a positive number, or 'auto'")
         certified = isinstance(ranks, str) and ranks == CERTIFIED
         is_auto = isinstance(ranks, str) and not certified
-        open_center = center is None and is_auto or isinstance(center, str) and center == AUTO
+        open_center = is_auto if center is None else isinstance(center, str) and center == AUTO
         free_center = open_center and not constraints  # with which there are no offsets per mode
         return cls(is_auto, isinstance(C, str), certified, held_out, free_center)
 

@@ -19,8 +19,8 @@ PRECISIONS = ("float64", "float32")
 MODES = "modes"
 """The `center` that subtracts an offset per index of every mode."""
 WITHOUT_CONSTRAINTS = (
-    "center='modes' takes no constraint: with an offset per mode a bound or a row would differ from "
-    "entry to entry, and windows would not be those of the data; use center=True, or none"
+    "center='modes' takes no constraint: with an offset per mode a bound or a row would differ "
+    "from entry to entry, and a window would not be one of the data; use center=True, or none"
 )
 
 
@@ -75,9 +75,7 @@ class FitSettings:
                 f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}"
             )
         if not isinstance(self.center, bool) and self.center != MODES:
-            raise InvalidConfig(
-                f"center is {self.center!r}; give true, false, or 'modes' for an offset per mode"
-            )
+            raise InvalidConfig(f"center is {self.center!r}; give true, false, 'modes' or 'auto'")
         if self.center == MODES and self.constraint:
             raise InvalidConfig(WITHOUT_CONSTRAINTS)
         for name in ("gap_tolerance", "gradient_tolerance"):

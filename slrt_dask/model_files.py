@@ -45,7 +45,7 @@ from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 
 FORMAT_VERSION, WITH_EFFECTS = 3, 4
-"""The newer one is of models with an offset per mode, which earlier releases would forget to add."""
+"""The newer one is of models with an offset per mode, which earlier releases would not add."""
 BLOCK_NAME = "slrt"
 EFFECTS_ARRAY = "effects_"
 

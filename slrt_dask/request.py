@@ -55,7 +55,7 @@ class Request:
     only: tuple[str, ...] | None = None
     """Addresses of the workers to use; all that there are if None."""
     offset: Offset | None = None
-    """The offset per mode, where that is asked for and known; estimated when it is needed if None."""
+    """The offset per mode, where there is to be one and it is known; else it is estimated."""
 
     def plan(self) -> Plan:
         """The plan for the workers that there are now; refused if it does not fit."""

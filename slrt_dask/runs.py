@@ -51,7 +51,7 @@ class Start:
 
     point : K factors (n_k, r_k);  chosen : a sentence about them;  tried : a row per setting tried
     held_out : how many observations these were judged on, of which kind, and why
-    offsets : whether modes have offsets of their own, and the errors that told, where that was open
+    offsets : whether modes have offsets of their own, and the errors that told
     """
 
     point: Point
@@ -66,8 +66,7 @@ class Start:
 
     def write_tried(self, path: Path) -> None:
         content = {"chosen": self.chosen, "held_out": self.held_out, "tried": self.tried}
-        if self.offsets is not None:
-            content["offsets"] = self.offsets
+        content |= {} if self.offsets is None else {"offsets": self.offsets}
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slrt_dask.cli.centring import MODES, CentringCommand, center_options
 from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.fit_options import HELD_OUT, PRECISION
 from slrt_dask.cli.options import (
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
     from slrt_dask.tuning.tuning import Tuning
 
 
-@click.command()
+@click.command(cls=CentringCommand)
 @click.argument("store", type=DIRECTORY)
 @click.option("--ranks", type=WHOLE_NUMBERS_OR_AUTO, metavar="R,R,…|auto", default=AUTO,
               help="Ranks to keep; searched for if left out.")  # fmt: skip
 @click.option("--C", "C", type=NUMBER_OR_AUTO, metavar="NUMBER|auto", default=AUTO,
               help="A weight of the misfit to keep; searched for if left out.")  # fmt: skip
 @click.option("--lambdas", type=NUMBERS, metavar="L,L,…", help="Weights of the modes to keep.")
+@center_options
 @click.option("--hankel", type=WHOLE_NUMBERS, metavar="T,T,…",
               help="Windows of low rank: offsets in every mode, 1 for a mode without.")  # fmt: skip
 @click.option(
@@ -115,6 +117,6 @@ def table(found: Tuning) -> str:
             "next  slrt-dask fit STORE --run DIR, which searches like this and keeps the factors; "
             "or, to fit these settings until they converge, "
             f"with --ranks {ranks} --C {found.settings.C:.6g} --lambdas {lambdas}"
-            + (" --center" if found.settings.center else ""),
+            + {False: "", True: " --center", MODES: f" --center {MODES}"}[found.settings.center],
         ]
     )

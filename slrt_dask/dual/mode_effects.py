@@ -190,7 +190,8 @@ class HeldOutErrors(OneRound):
         counts, squares = total or (0.0, 0.0)
         if block.queries is None or block.query_values is None or not len(block.query_values):
             return counts, squares
-        errors = SquaredErrors.of(self.kind, block.queries, block.query_values)
+        values = block.query_values.astype(np.float64, copy=False)
+        errors = SquaredErrors.of(self.kind, block.queries, values)
         return counts + errors.counts, squares + errors.squares
 
 

@@ -10,7 +10,7 @@ zero: the model knows nothing of it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Model:
     weights: tuple[float, ...]
     sums: Matrix
     numbering: FibreNumbering
-    offset: Offset = Offset()
+    offset: Offset = field(default_factory=Offset)
 
 
 def with_empty_row(sums: Matrix) -> Matrix:
