@@ -108,10 +108,14 @@ def table(found: Tuning) -> str:
     from slrt_dask.monitor import describe_trial
 
     rows = sorted(found.history, key=lambda tried: -tried.error)
+    offsets = found.offsets
+    others = sorted(offsets.others if offsets else (), key=lambda tried: -tried.error)
+    what = "with the mean" if offsets and offsets.used else "with offsets per mode"
     ranks = ",".join(map(str, found.settings.ranks))
     lambdas = ",".join(f"{weight:.6g}" for weight in found.settings.lambdas or ())
     return "\n".join(
         [
+            *(f"{describe_trial(tried)}, {what}" for tried in others),
             *(describe_trial(tried) for tried in rows),
             str(found),
             "next  slrt-dask fit STORE --run DIR, which searches like this and keeps the factors; "

@@ -113,8 +113,8 @@ class Facts:
         for record in reversed(self.records):
             if record.validation_rmse is not None:
                 return record.validation_rmse
-        tried = [] if self.search is None else [row["error"] for row in self.search.tried]
-        return min(tried, default=None)
+        tried = [] if self.search is None else taken(self.search.tried)
+        return min((row["error"] for row in tried), default=None)
 
     @property
     def iterations(self) -> int:
@@ -122,6 +122,11 @@ class Facts:
 
     def mode_name(self, mode: int) -> str:
         return f"mode {mode}" if self.names is None else self.names[mode]
+
+
+def taken(tried: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of all that a search tried, what it could choose from when it had settled the offsets."""
+    return [row for row in tried if row.get("center") == tried[-1].get("center")]
 
 
 def facts_of(

@@ -65,7 +65,7 @@ class OffsetsChoice:
         """As JSON takes it."""
         named = {"mean": self.alone[0], "modes": self.alone[1]}
         path = self.errors and {"mean": self.errors[0], "modes": self.errors[1]}
-        return {"used": self.used, "alone": named, "path": path, "others": len(self.others)}
+        return {"used": self.used, "alone": named, "path": path}
 
 
 def with_offsets(searching: Searching) -> Searching:
