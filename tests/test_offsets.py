@@ -95,7 +95,8 @@ def test_errors_are_those_of_the_whole_prediction(store, store_of):
     truth = additive() + low_rank_tensor(SHAPE, RANKS, seed=2, noise=0.0)
     held_out = store_of(seen(seed=9) & ~seen(), truth)
     done = slrt.complete(store, RANKS, center="modes", validation=held_out, **FIT)
-    wanted = np.sqrt(np.mean((done.predict(held_out.indices()) - held_out.values()) ** 2))
+    errors = done.predict(held_out.indices()) - np.asarray(held_out.values())
+    wanted = np.sqrt(np.mean(errors**2))
     assert done.records[-1].validation_rmse == pytest.approx(wanted, rel=1e-6)
     assert slrt.evaluate(done, held_out).rmse == pytest.approx(wanted)
 

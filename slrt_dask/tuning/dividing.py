@@ -52,7 +52,7 @@ def divided(
     if store.nnz < FEWEST:
         raise InvalidInput(
             f"{store.nnz} observations are too few to hold some of them out and find ranks, C or "
-            "offsets; give all of them"
+            "offsets; give both numbers, and no center='auto'"
         )
     if request.connection is not None and is_url(store.path):
         raise InvalidInput(
