@@ -227,6 +227,6 @@ def _tried(search: Start) -> Markup:
         )
         for place, row in enumerate(search.tried, start=1)
     ]
-    headers = ("setting", "ranks", "C·λ", "RMSE", "iterations", "time")
-    headers += ("subtracted",) if some_centred else ()
+    more = ("subtracted",) if some_centred else ()
+    headers = ("setting", "ranks", "C·λ", "RMSE", "iterations", "time", *more)
     return table("Settings tried", headers, rows, numeric=(3, 4, 5))

@@ -8,6 +8,7 @@ error was. Trials of both are kept in journals, so that a search which is taken 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,7 @@ class OffsetsChoice:
     alone : errors of the mean and of the offsets by themselves
     errors : the least along the path, with the mean and with the offsets; None if not followed
     others : what was tried along the path that was not taken;  seconds : and how long that took
+    cut_short : whether a time limit came before the path with the offsets
     """
 
     used: bool
@@ -50,8 +52,11 @@ class OffsetsChoice:
     errors: tuple[float, float] | None = None
     others: tuple[Tried, ...] = ()
     seconds: float = 0.0
+    cut_short: bool = False
 
     def __str__(self) -> str:
+        if self.cut_short:
+            return "offsets per mode were not tried, for want of time"
         mean, modes = self.errors or self.alone
         if self.used:
             return f"offsets per mode were used: held-out error {modes:.4g} instead of {mean:.4g}"
@@ -81,7 +86,10 @@ def chosen_offsets(searching: Searching, most_trials: int) -> tuple[Searching, O
         return searching, OffsetsChoice(False, errors_alone)
     offsets = _with_modes(searching, alone)
     offsets = replace(offsets, journal=searching.journal.beside(MODES))
-    paths = [one.persistently(most_trials, path_only=True) for one in (searching, offsets)]
+    paths = [searching.persistently(most_trials, path_only=True)]
+    if time.monotonic() > searching.until and not offsets.journal.tried:
+        return searching, OffsetsChoice(False, errors_alone, cut_short=True)
+    paths.append(offsets.persistently(most_trials, path_only=True))
     mean, modes = (min(tried.error for tried in path) for path in paths)
     used = modes < (1.0 - WORTH) * mean
     taken, left = (offsets, 0) if used else (searching, 1)

@@ -163,3 +163,9 @@ def test_with_constraints_the_mean_is_taken(ratings):
     )  # fmt: skip
     assert done.effects == ()
     assert done.header.offset == ratings.mean
+
+
+def test_a_time_limit_leaves_the_mean(ratings):
+    done = slrt.complete(ratings, "auto", threads=1, max_seconds=1e-3)
+    assert done.effects == ()
+    assert "offsets per mode were not tried, for want of time" in done.records[0].event
