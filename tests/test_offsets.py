@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 import slrt_dask as slrt
+from slrt_dask.cli.supporting import resting_on_nothing
 from slrt_dask.config import FitSettings
 from slrt_dask.data import low_rank_tensor
 from slrt_dask.errors import InvalidConfig, UnsupportedFormat
@@ -87,6 +88,7 @@ def test_what_nothing_was_observed_about_is_the_offset_of_its_indices(done):
     values = done.predict(places())
     np.testing.assert_allclose(values[nothing], offset_everywhere(done).ravel()[nothing])
     assert count_unsupported(done, places(), values) == np.count_nonzero(nothing)
+    assert "2 of 9 predictions rest on nothing but the offset" in resting_on_nothing(2, 9, done)
     assert all(effect[-1] == 0.0 for effect in done.effects)
     assert done.predict([[n - 1] for n in SHAPE])[0] == done.header.offset
 
