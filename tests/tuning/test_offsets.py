@@ -10,7 +10,7 @@ import pytest
 import slrt_dask as slrt
 from slrt_dask.data import low_rank_tensor
 from slrt_dask.errors import InvalidInput
-from slrt_dask.tuning import tuning
+from slrt_dask.tuning import trials, tuning
 from slrt_dask.tuning.running import Searching
 
 SHAPE = (24, 20, 12)
@@ -47,22 +47,23 @@ def ratings(additive, tmp_path_factory):
     return stored(tmp_path_factory.mktemp("ratings") / "store", additive[1])
 
 
-@pytest.fixture(autouse=True)
-def few_trials(monkeypatch):
-    monkeypatch.setattr(tuning, "MOST_TRIALS", 8)
+@pytest.fixture(scope="module", autouse=True)
+def short_search():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "MOST_TRIALS", 8)
+        patch.setattr(trials, "MOST_ITERATIONS", 3)
+        yield
 
 
 @pytest.fixture(scope="module")
-def found(ratings, tmp_path_factory):
+def found(ratings, short_search, tmp_path_factory):
     listener, run = Listener(), tmp_path_factory.mktemp("found") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "MOST_TRIALS", 8)
-        done = slrt.complete(ratings, "auto", threads=1, run_directory=run, observers=[listener])
+    done = slrt.complete(ratings, "auto", threads=1, run_directory=run, observers=[listener])
     return done, listener.trials, run
 
 
 def test_offsets_are_used_where_they_help_and_it_is_said_and_kept(found, additive, ratings):
-    done, trials, run = found
+    done, tried, run = found
     assert len(done.effects) == 3
     kept = json.loads((run / "search.json").read_text())
     errors = kept["offsets"]["path"]
@@ -70,8 +71,8 @@ def test_offsets_are_used_where_they_help_and_it_is_said_and_kept(found, additiv
     assert errors["modes"] < 0.99 * errors["mean"]
     told = f"used: held-out error {errors['modes']:.4g} instead of {errors['mean']:.4g}"
     assert told in done.records[0].event
-    assert f"chosen among {len(trials)} settings" in done.records[0].event
-    assert len(kept["tried"]) == len(trials)
+    assert f"chosen among {len(tried)} settings" in done.records[0].event
+    assert len(kept["tried"]) == len(tried)
     assert {row["center"] for row in kept["tried"]} == {"mean", "modes"}
     with_mean = slrt.complete(ratings, "auto", center=True, threads=1)
     error, before = (np.asarray(one.to_dask()) - additive[0] for one in (done, with_mean))
