@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from slrt_dask.combining import Constraints
-from slrt_dask.config import FitSettings
+from slrt_dask.config import MODES, WITHOUT_CONSTRAINTS, FitSettings
 from slrt_dask.data.holding_out import FIBRES, SLICES, Kind, KindLike
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidConfig, InvalidInput
@@ -21,23 +21,37 @@ HIGHEST = 50
 
 @dataclass(frozen=True)
 class Free:
-    """What is to be searched for: the ranks, the weights, or both.
+    """What is to be searched for: the ranks, the weights, whether modes have offsets, or several.
 
     certified : whether ranks are found by growth, during the fit itself
     held_out : what is held out to judge on; "auto" for what most of the gaps are
+    center : whether to subtract an offset per mode, or the mean only, is to be found
     """
 
     ranks: bool
     C: bool
     certified: bool = False
     held_out: KindLike | Kind = AUTO
+    center: bool = False
+
+    @property
+    def numbers(self) -> bool:
+        """Whether numbers are searched for: factors that are found with them are then kept."""
+        return self.ranks or self.C
 
     @property
     def anything(self) -> bool:
-        return self.ranks or self.C
+        return self.numbers or self.center
 
     @classmethod
-    def of(cls, ranks: object, C: object, held_out: KindLike | Kind = AUTO) -> Free:
+    def of(
+        cls,
+        ranks: object,
+        C: object,
+        held_out: KindLike | Kind = AUTO,
+        center: object = False,
+        constraints: Constraints | None = None,
+    ) -> Free:
         if isinstance(ranks, str) and ranks not in (AUTO, CERTIFIED):
             raise InvalidConfig(
                 f"ranks is {ranks!r}; give one rank per mode, 'auto' or 'certified'"
@@ -46,7 +60,9 @@ class Free:
             raise InvalidConfig(f"C is {C!r}; give a positive number, or 'auto'")
         certified = isinstance(ranks, str) and ranks == CERTIFIED
         is_auto = isinstance(ranks, str) and not certified
-        return cls(is_auto, isinstance(C, str), certified, held_out)
+        open_center = is_auto if center is None else isinstance(center, str) and center == AUTO
+        free_center = open_center and not constraints  # with which there are no offsets per mode
+        return cls(is_auto, isinstance(C, str), certified, held_out, free_center)
 
     def check(
         self,
@@ -82,7 +98,7 @@ def settings_for(
     ranks: object,
     C: object,
     lambdas: object,
-    center: bool | None,
+    center: bool | str | None,
     validation: ObservationStore | None,
     max_ranks: object = None,
     **others: Any,
@@ -105,7 +121,7 @@ def settings_for(
         certified=free.certified,
         C=1.0 if free.C else cast(float, C),
         lambdas=None if lambdas is None else numbers("lambdas", lambdas, float),
-        center=(free.ranks and not hankel) if center is None else center,
+        center=_centring(center, free, constraints),
         constraint=hankel.to_dict() if hankel else None,
         **others,
     )
@@ -122,6 +138,17 @@ def settings_for(
             f"they must be entries of the same tensor"
         )
     return settings
+
+
+def _centring(center: bool | str | None, free: Free, constraints: Constraints) -> bool | str:
+    """What is subtracted, or what will do in its place as long as that is not known."""
+    if center == MODES and constraints:
+        raise InvalidConfig(WITHOUT_CONSTRAINTS)
+    if center is None:
+        return free.ranks and not constraints.hankel
+    if center == AUTO:
+        return not constraints.hankel
+    return center
 
 
 def _check_store(name: str, given: object) -> None:

@@ -7,6 +7,7 @@ time, as dask tasks; the whole tensor is never formed unless the caller does it.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from slrt_dask.data.location import StorePath, exists, normal_path
 from slrt_dask.data.progress import Progress
 from slrt_dask.dense_reads import dense_values, read_tensor
 from slrt_dask.dual.certificate import Certificate
+from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.sampling import dense_chunk
 from slrt_dask.enforcing import Enforced
 from slrt_dask.errors import InvalidInput, StoreNotFound
@@ -43,7 +45,8 @@ class Completion:
     """A completed tensor: W = offset + Σ_k λ_k Z ×_k U_kU_kᵀ.
 
     Without a constraint, an entry none of whose fibres was observed is predicted as the offset: 0,
-    or the mean when the fit was centred. `factors` are the K matrices U_k (n_k, r_k), `path` is
+    or the mean when the fit was centred, with the `effects` of its indices if there are any.
+    `factors` are the K matrices U_k (n_k, r_k), `path` is
     where it is kept. Printed, it says what was fitted, its certificate, and why the fit stopped.
     """
 
@@ -75,6 +78,19 @@ class Completion:
     def C(self) -> float:
         """Weight of the misfit, as given or found."""
         return self.header.cost_weight
+
+    @functools.cached_property
+    def effects(self) -> tuple[NDArray[np.float64], ...]:
+        """The offsets of a fit with `center="modes"`, K arrays (n_k,); none of any other.
+
+        They are part of what is predicted: `header.offset` plus one of them per mode.
+        """
+        return self.offset.effects
+
+    @functools.cached_property
+    def offset(self) -> Offset:
+        """What was subtracted from the observations, and is part of every prediction."""
+        return model_files.read_offset(self.path, self.header)
 
     @property
     def records(self) -> tuple[IterationRecord, ...]:

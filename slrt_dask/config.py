@@ -16,6 +16,12 @@ from slrt_dask.errors import InvalidConfig, InvalidInput
 
 METHODS = ("auto", "lbfgs", "rcg", "rtr")
 PRECISIONS = ("float64", "float32")
+MODES = "modes"
+"""The `center` that subtracts an offset per index of every mode."""
+WITHOUT_CONSTRAINTS = (
+    "center='modes' takes no constraint: with an offset per mode a bound or a row would differ "
+    "from entry to entry, and a window would not be one of the data; use center=True, or none"
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,8 @@ class FitSettings:
     C : weight of the misfit; only the product C·λ matters
     lambdas : one per mode; the mode lengths if None
     method : "lbfgs" (quasi-Newton), "rcg" (conjugate gradients), "rtr" (trust region), or "auto"
-    center : subtract the observed mean before the fit
+    center : what to subtract before the fit: the observed mean (True), "modes" for that and an
+        offset per index of every mode, or nothing (False)
     precision : of the solver's vectors; sums are float64 always
     inner : how constraints are solved for: "joint", or "alternating" as in the paper
     constraint : the table of a constraint, several such tables, or None
@@ -42,7 +49,7 @@ class FitSettings:
     C: float
     lambdas: tuple[float, ...] | None = None
     method: str = "auto"
-    center: bool = False
+    center: bool | str = False
     gap_tolerance: float = 1e-3
     gradient_tolerance: float = 1e-6
     max_iterations: int = 200
@@ -67,8 +74,10 @@ class FitSettings:
             raise InvalidConfig(
                 f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}"
             )
-        if not isinstance(self.center, bool):
-            raise InvalidConfig(f"center is {self.center!r}; give true or false")
+        if not isinstance(self.center, bool) and self.center != MODES:
+            raise InvalidConfig(f"center is {self.center!r}; give true, false, 'modes' or 'auto'")
+        if self.center == MODES and self.constraint:
+            raise InvalidConfig(WITHOUT_CONSTRAINTS)
         for name in ("gap_tolerance", "gradient_tolerance"):
             value = getattr(self, name)
             if not (_is_finite(value) and value >= 0.0):

@@ -57,7 +57,7 @@ def complete(
     lambdas: tuple[float, ...] | None = None,
     method: str = "auto",
     inner: str = "joint",
-    center: bool | None = None,
+    center: bool | str | None = None,
     gap_tolerance: float = 1e-3,
     gradient_tolerance: float = 1e-6,
     max_iterations: int = 200,
@@ -93,7 +93,11 @@ def complete(
         which took the fewest sweeps on every tensor measured
     inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
         multipliers, as in the paper, which takes many more sweeps
-    center : fit the deviations from the observed mean; None does so where ranks are searched for
+    center : fit the deviations from the observed mean (True); or, with "modes", from offsets: that
+        mean and one number per index of every mode (users and items, stations and hours), shrunken
+        where there are few observations; "auto" takes the better of the two on held-out
+        observations, and None does so where ranks are searched for. Constraints go with the mean
+        only, which "auto" and such a None then take, but for Hankel, where they take none
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
     gradient_tolerance : or when the gradient norm is this small, relative to the cost
@@ -117,8 +121,8 @@ def complete(
     observers : told of every iteration (`on_record`), of every setting that is tried (`on_trial`)
         and of the end (`on_end`); `LiveProgress()` shows them. Without one a fit is quiet
     """
-    free = Free.of(ranks, C, held_out)
     constraints = constraints_of(constraint)
+    free = Free.of(ranks, C, held_out, center, constraints)
     if inner == "alternating" and constraints.linear:
         raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     settings = settings_for(

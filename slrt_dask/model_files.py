@@ -5,7 +5,8 @@
 <path>/correction/ what to add at the same entries to satisfy a linear constraint, if there is one
 <path>/model/      factors_0 … factors_{K-1}, fibre_sums, and fibre_keys where needed; or tensor,
                    of a Hankel fit, which has no dual entries. What was observed: fibre_counts and
-                   slice_counts_0 …; extra_00000 … where some dual entries are no observations
+                   slice_counts_0 …; extra_00000 … where some dual entries are no observations.
+                   effects_0 … of a fit with an offset per mode
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from slrt_dask.data.layout import (
 )
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.hankel.answers import TENSOR_ARRAY, copy_tensor
+from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import Model, with_empty_row
 from slrt_dask.dual.writing import KEYS_ARRAY, SUMS_ARRAY, read_array, write_array
@@ -42,14 +44,17 @@ from slrt_dask.kernels.rows import pad_columns
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 
-FORMAT_VERSION = 3
+FORMAT_VERSION, WITH_EFFECTS = 3, 4
+"""The newer one is of models with an offset per mode, which earlier releases would not add."""
 BLOCK_NAME = "slrt"
+EFFECTS_ARRAY = "effects_"
 
 
 @dataclass(frozen=True)
 class ModelHeader:
     """Everything about a fit but its arrays. `dual` is the header of the dual entries' store.
 
+    offset : the number that is added to every entry, besides the effects of its indices
     constraint : its table, or several;  correction : the header of the corrections' store
     dense : whether the tensor itself is kept, and neither dual entries nor sums
     drawn : how far towards the middle of its bounds the tensor has to go before these are added
@@ -76,6 +81,11 @@ class ModelHeader:
     @property
     def slab_mode(self) -> int:
         return self.dual.slab_mode
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether there is an offset per index of every mode, beside the one for all."""
+        return f"{EFFECTS_ARRAY}0" in self.checksums
 
     @property
     def digest(self) -> str:
@@ -109,7 +119,7 @@ class ModelHeader:
 
     def to_block(self) -> dict[str, Any]:
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": WITH_EFFECTS if self.has_effects else FORMAT_VERSION,
             "kind": "completion",
             "cost_weight": self.cost_weight,
             "lambdas": list(self.lambdas),
@@ -208,10 +218,10 @@ def read_model_header(path: str) -> ModelHeader:
             f"{path} is not marked complete: the process that wrote it did not finish. "
             "Remove it and write it again."
         )
-    if block.get("format_version") != FORMAT_VERSION:
+    if block.get("format_version") not in (FORMAT_VERSION, WITH_EFFECTS):
         raise UnsupportedFormat(
             f"{path} has format version {block.get('format_version')!r}; this release reads "
-            f"version {FORMAT_VERSION}."
+            f"versions {FORMAT_VERSION} and {WITH_EFFECTS}."
         )
     body = {key: value for key, value in block.items() if key not in ("digest", "complete")}
     dual, correction = read_header(f"{path}/dual"), None
@@ -249,8 +259,17 @@ def read_model(path: str, header: ModelHeader) -> Model:
         header.lambdas,
         with_empty_row(pad_columns(arrays[SUMS_ARRAY])),
         numbering,
-        header.offset,
+        read_offset(path, header),
     )
+
+
+def read_offset(path: str, header: ModelHeader) -> Offset:
+    """What is added to every entry."""
+    if not header.has_effects:
+        return Offset(header.offset)
+    names = [f"{EFFECTS_ARRAY}{mode}" for mode in range(len(header.shape))]
+    effects = (read_array(f"{path}/model", name, header.checksums[name]) for name in names)
+    return Offset(header.offset, tuple(effects))
 
 
 def _header_of(body: dict[str, Any], dual: StoreHeader) -> ModelHeader:

@@ -36,7 +36,8 @@ class OpenedModel:
     def nbytes(self) -> int:
         known = self.model.numbering.known
         arrays = (*self.model.factors.padded, self.model.sums)
-        return sum(array.nbytes for array in arrays) + (0 if known is None else known.nbytes)
+        numbered = 0 if known is None else known.nbytes
+        return sum(array.nbytes for array in arrays) + numbered + self.model.offset.nbytes
 
 
 def _partition_bytes(partition: Partition) -> int:

@@ -20,6 +20,7 @@ from slrt_dask.config import FitSettings
 from slrt_dask.data.holding_out import SINGLY
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.bounded import BoundedProblem
+from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.problem import Evaluation, InnerSummary
 from slrt_dask.dual.rank_growth import RankGrowth
 from slrt_dask.dual.start import spectral_start
@@ -69,7 +70,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 class Fit:
     """A fit on an engine that holds its observations.
 
-    offset : what was subtracted from the observations
+    offset : what was subtracted from the observations, and is added to answers
     validation : held-out observations, if there are any
     plan : by which it was placed
     newcomers : who tells of workers that have joined, where there are workers
@@ -80,7 +81,7 @@ class Fit:
     engine: Engine
     problem: AnyProblem
     settings: FitSettings
-    offset: float
+    offset: Offset
     validation: ObservationStore | None
     plan: Plan
     newcomers: Newcomers | None = None
@@ -92,13 +93,13 @@ class Fit:
         cls,
         engine: Engine,
         settings: FitSettings,
-        offset: float,
+        offset: Offset,
         validation: ObservationStore | None,
         plan: Plan,
         newcomers: Newcomers | None = None,
         start: Start | None = None,
     ) -> Fit:
-        problem = problem_of(engine, settings, offset, plan.extra)
+        problem = problem_of(engine, settings, offset.mean, plan.extra)
         patience = None
         if settings.patience is not None and validation is not None:
             patience = Patience(settings.patience)

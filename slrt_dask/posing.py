@@ -40,7 +40,7 @@ def problem_of(
 ) -> AnyProblem:
     """The problem, with or without constraints.
 
-    offset : what was subtracted from the observations; bounds move with it
+    offset : the number subtracted from the observations; bounds move with it
     most_extra : entries beside the observed ones that there is room for
     """
     if isinstance(engine.store, EmbeddedStore):

@@ -18,9 +18,11 @@ from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_limits
 
 from slrt_dask.combining import Constraints, constraints_of
-from slrt_dask.config import FitSettings
+from slrt_dask.config import MODES, FitSettings
 from slrt_dask.connection import Connection
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.dual.mode_effects import subtract_effects
+from slrt_dask.dual.offsets import Offset
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
@@ -52,6 +54,8 @@ class Request:
     """Where to start from; from the observations' leading directions if None."""
     only: tuple[str, ...] | None = None
     """Addresses of the workers to use; all that there are if None."""
+    offset: Offset | None = None
+    """The offset per mode, where there is to be one and it is known; else it is estimated."""
 
     def plan(self) -> Plan:
         """The plan for the workers that there are now; refused if it does not fit."""
@@ -83,7 +87,7 @@ class Request:
             yield Fit.of(
                 engine,
                 self.settings,
-                self._offset,
+                self._subtracted(engine),
                 self.validation,
                 plan,
                 newcomers,
@@ -103,8 +107,15 @@ class Request:
         return self.plan()
 
     @property
-    def _offset(self) -> float:
+    def _mean(self) -> float:
+        """What is subtracted from observations as they are loaded."""
         return self.store.mean if self.settings.center else 0.0
+
+    def _subtracted(self, engine: Engine) -> Offset:
+        """What the engine's observations are without, from here on."""
+        if self.settings.center != MODES:
+            return Offset(self._mean)
+        return subtract_effects(engine, self._mean, self.offset)
 
     @property
     def _beside(self) -> ObservationStore | None:
@@ -117,7 +128,7 @@ class Request:
                 embedded(self.store, self.settings),
                 self.connection.client,
                 precision=self.settings.precision,
-                offset=self._offset,
+                offset=self._mean,
                 validation=self._beside,
                 streamed={
                     str(worker.place.address): worker.block_entries
@@ -134,7 +145,7 @@ class Request:
             embedded(self.store, self.settings),
             threads=here.place.threads,
             precision=self.settings.precision,
-            offset=self._offset,
+            offset=self._mean,
             validation=self._beside,
             streaming=streaming,
         )

@@ -26,7 +26,7 @@ from slrt_dask.dual.writing import (
     write_dual_partitions,
     write_extra,
 )
-from slrt_dask.model_files import ModelHeader
+from slrt_dask.model_files import EFFECTS_ARRAY, ModelHeader
 from slrt_dask.optim.loop import Outcome
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.runs import RunDirectory
@@ -56,7 +56,7 @@ def write_result(
         dual=without_entries(fit.engine.store.header),
         cost_weight=fit.problem.cost_weight,
         lambdas=fit.problem.weights,
-        offset=fit.offset,
+        offset=fit.offset.mean,
         certificate=cast(Certificate, outcome.certificate),
         stop_reason=outcome.reason,
         records=records,
@@ -104,6 +104,9 @@ def _write_dual(fit: Fit, path: str, header: ModelHeader, evaluation: Evaluation
         for mode, counts in enumerate(map(sum, zip(*by_share, strict=True))):
             name = f"{SLICES_ARRAY}{mode}"
             checksums[name] = write_array(group, name, counts)
+        for mode, effects in enumerate(fit.offset.effects):
+            name = f"{EFFECTS_ARRAY}{mode}"
+            checksums[name] = write_array(group, name, effects)
         return checksums
 
     extents = joined(engine.on_shares(partition_extents))

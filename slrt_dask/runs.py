@@ -51,12 +51,14 @@ class Start:
 
     point : K factors (n_k, r_k);  chosen : a sentence about them;  tried : a row per setting tried
     held_out : how many observations these were judged on, of which kind, and why
+    offsets : whether modes have offsets of their own, and the errors that told
     """
 
     point: Point
     chosen: str
     tried: list[dict[str, Any]]
     held_out: dict[str, Any] | None = None
+    offsets: dict[str, Any] | None = None
 
     def write(self, directory: Path) -> None:
         np.savez(directory / START, *self.point)
@@ -64,6 +66,7 @@ class Start:
 
     def write_tried(self, path: Path) -> None:
         content = {"chosen": self.chosen, "held_out": self.held_out, "tried": self.tried}
+        content |= {} if self.offsets is None else {"offsets": self.offsets}
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

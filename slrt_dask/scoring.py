@@ -98,6 +98,6 @@ def count_unsupported(
         return 0
     if completion.header.constraint is None:
         # Nothing was added to the offset; but for rounding where a slice was never observed.
-        offset = completion.header.offset
-        places = places[:, np.abs(values - offset) <= 1e-9 * max(1.0, abs(offset))]
+        offset = completion.offset.at(places)
+        places = places[:, np.abs(values - offset) <= 1e-9 * np.maximum(1.0, np.abs(offset))]
     return int(np.count_nonzero(completion.rests_on_nothing(places)))

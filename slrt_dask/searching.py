@@ -54,13 +54,14 @@ def searched(
             narrow = tuple(min(RANKS_TO_SEARCH_WITH, rank) for rank in asked.ranks)
             request = replace(request, settings=replace(asked, ranks=narrow, certified=False))
         tuning = tuned(request, free, told, journal)
-    # The factors are kept as they were chosen; a structure in stages is fitted again from them.
+    # The factors are kept as they were chosen; a structure in stages is fitted again from them, and
+    # so is a fit whose numbers were all given.
     left = asked.max_seconds
     settings = replace(
         tuning.settings,
         ranks=asked.ranks if free.certified else tuning.settings.ranks,
         certified=free.certified,
-        chosen=asked.tau is None and not free.certified,
+        chosen=asked.tau is None and free.numbers and not free.certified,
         max_seconds=None if left is None else max(left - tuning.seconds, SHORTEST),
     )
     found = replace(request, settings=settings, start=tuning.start)
@@ -140,5 +141,10 @@ def _asked(request: Request, free: Free, purpose: str) -> dict[str, Any]:
         "validation": None if validation is None else validation.path,
         "held_out_observations": None if validation is None else validation.digest,
         "settings": request.settings.to_dict(),
-        "free": {**asdict(free), "held_out": word},
+        "free": _without_default({**asdict(free), "held_out": word}),
     }
+
+
+def _without_default(free: dict[str, Any]) -> dict[str, Any]:
+    """Without what earlier searches do not know of, where it is as they had it."""
+    return free if free["center"] else {key: free[key] for key in free if key != "center"}

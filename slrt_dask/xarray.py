@@ -44,7 +44,7 @@ class CompletionAccessor:
         lambdas: tuple[float, ...] | None = None,
         method: str = "auto",
         inner: str = "joint",
-        center: bool | None = None,
+        center: bool | str | None = None,
         gap_tolerance: float = 1e-3,
         gradient_tolerance: float = 1e-6,
         max_iterations: int = 200,

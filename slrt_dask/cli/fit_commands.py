@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slrt_dask.cli.centring import CentringCommand
 from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.fit_options import (
     PRECISION,
@@ -87,7 +88,7 @@ def plan(
     click.echo("This fits.")
 
 
-@click.command()
+@click.command(cls=CentringCommand)
 @click.argument("store", type=DIRECTORY, required=False)
 @fit_options
 @constraint_options
@@ -133,6 +134,7 @@ def fit(
       slrt-dask fit cube-train --run found
       slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --run first
       slrt-dask fit cube-train --ranks 10,10,5 --C 1000 --nonnegative --run second
+      slrt-dask fit ratings --center modes --run third
       slrt-dask fit --config fit.toml --max-iterations 50 --workers 4
     \b
     where fit.toml has:

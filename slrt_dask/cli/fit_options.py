@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from slrt_dask.cli.centring import center_options
 from slrt_dask.cli.options import (
     NUMBER_OR_AUTO,
     NUMBERS,
@@ -94,9 +95,7 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
                 type=click.Choice(["joint", "alternating"]),
                 help="How bounds are solved for; alternating as in the paper, slower [joint].",
             ),
-            click.option(
-                "--center/--no-center", default=None, help="Fit deviations from the observed mean."
-            ),
+            center_options,
             click.option(
                 "--gap-tolerance",
                 type=float,

@@ -65,6 +65,9 @@ def _left_open(values: dict[str, Any]) -> dict[str, Any]:
     for key in ("max_ranks", "held_out"):
         if key in values:
             searched[key] = values.pop(key)
+    if values.get("center") == AUTO:
+        searched["center"] = AUTO
+        values["center"] = True
     if "ranks" in searched:
         values["ranks"] = (1,)
         if "center" not in values:

@@ -17,6 +17,11 @@ def resting_on_nothing(unsupported: int, count: int, completion: Completion) -> 
             f"{which} are of entries that nothing was observed about: no observation is in their "
             "fibres, or none in a whole slice of theirs"
         )
+    if completion.header.has_effects:
+        return (
+            f"{which} rest on nothing but the offset of their modes: no observation is in their "
+            "fibres, or none in a whole slice of theirs"
+        )
     return (
         f"{which} rest on nothing: no observation has a part in them, and they are "
         f"{completion.header.offset:.6g}, as all such entries"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slrt_dask.cli.centring import MODES, CentringCommand, center_options
 from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.fit_options import HELD_OUT, PRECISION
 from slrt_dask.cli.options import (
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
     from slrt_dask.tuning.tuning import Tuning
 
 
-@click.command()
+@click.command(cls=CentringCommand)
 @click.argument("store", type=DIRECTORY)
 @click.option("--ranks", type=WHOLE_NUMBERS_OR_AUTO, metavar="R,R,…|auto", default=AUTO,
               help="Ranks to keep; searched for if left out.")  # fmt: skip
 @click.option("--C", "C", type=NUMBER_OR_AUTO, metavar="NUMBER|auto", default=AUTO,
               help="A weight of the misfit to keep; searched for if left out.")  # fmt: skip
 @click.option("--lambdas", type=NUMBERS, metavar="L,L,…", help="Weights of the modes to keep.")
+@center_options
 @click.option("--hankel", type=WHOLE_NUMBERS, metavar="T,T,…",
               help="Windows of low rank: offsets in every mode, 1 for a mode without.")  # fmt: skip
 @click.option(
@@ -106,15 +108,19 @@ def table(found: Tuning) -> str:
     from slrt_dask.monitor import describe_trial
 
     rows = sorted(found.history, key=lambda tried: -tried.error)
+    offsets = found.offsets
+    others = sorted(offsets.others if offsets else (), key=lambda tried: -tried.error)
+    what = "with the mean" if offsets and offsets.used else "with offsets per mode"
     ranks = ",".join(map(str, found.settings.ranks))
     lambdas = ",".join(f"{weight:.6g}" for weight in found.settings.lambdas or ())
     return "\n".join(
         [
+            *(f"{describe_trial(tried)}, {what}" for tried in others),
             *(describe_trial(tried) for tried in rows),
             str(found),
             "next  slrt-dask fit STORE --run DIR, which searches like this and keeps the factors; "
             "or, to fit these settings until they converge, "
             f"with --ranks {ranks} --C {found.settings.C:.6g} --lambdas {lambdas}"
-            + (" --center" if found.settings.center else ""),
+            + {False: "", True: " --center", MODES: f" --center {MODES}"}[found.settings.center],
         ]
     )

@@ -10,13 +10,14 @@ zero: the model knows nothing of it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.holding_out import SINGLY, Kind, SquaredErrors
+from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.operator import Factors, Matrix, aligned, crossing_sums
 from slrt_dask.engine.block import Block, Vector
 from slrt_dask.engine.program import Finished, Program
@@ -38,7 +39,7 @@ class Model:
     """What the completed tensor is made of, besides the dual entries.
 
     sums : (fibres + 1, width) fibre sums of the slab mode, the last row zero
-    offset : added to every value (the observed mean, when the fit was centred)
+    offset : added to every value: what was subtracted from the observations
     """
 
     shape: tuple[int, ...]
@@ -47,7 +48,7 @@ class Model:
     weights: tuple[float, ...]
     sums: Matrix
     numbering: FibreNumbering
-    offset: float
+    offset: Offset = field(default_factory=Offset)
 
 
 def with_empty_row(sums: Matrix) -> Matrix:
@@ -88,7 +89,7 @@ def predict_slab(
     index = build_block(columns, model.shape, model.slab_mode, model.numbering)
     places = build_queries(index, queries, model.numbering)
     values = sample_queries(index, places, dual, model.factors, model.weights, model.sums)
-    return values + model.offset
+    return values + model.offset.at(queries)
 
 
 def dense_chunk(
@@ -99,7 +100,7 @@ def dense_chunk(
     Each mode's part is one matrix product: fibre sums restricted to the box, times factor rows.
     """
     sizes = tuple(len(box) for box in ranges)
-    result = np.full(sizes, model.offset)
+    result = model.offset.on_box(ranges)
     for mode in range(len(sizes)):
         others = tuple(length for k, length in enumerate(sizes) if k != mode)
         if mode == model.slab_mode:

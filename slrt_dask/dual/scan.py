@@ -77,7 +77,7 @@ class Scan(Program):
         inside = _in_slices(block, ranges[index.slab_mode])
         columns = tuple(column[inside] for column in block.columns)
         model = Model(
-            index.shape, index.slab_mode, self.factors, self.weights, sums, block.numbering, 0.0
+            index.shape, index.slab_mode, self.factors, self.weights, sums, block.numbering
         )
         values = dense_chunk(model, columns, block.vector(self.dual)[inside], ranges)
         along = [1] * len(ranges)

@@ -105,6 +105,8 @@ def _rests_on_nothing(facts: Facts) -> Iterator[str]:
     if observed is None:
         return
     what = "the mean" if facts.model.offset else "0"
+    if facts.model.has_effects:
+        what = "the offset of their modes"
     # With a constraint, what nothing was observed about may be predicted as something else.
     constraints = facts.model.constraints
     is_free = constraints.bounds is None and not constraints.linear

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.combining import Constraints, constraints_of
 from slrt_dask.completion import Completion, load_completion
-from slrt_dask.config import FitSettings
+from slrt_dask.config import MODES, FitSettings
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate
@@ -64,6 +64,8 @@ class Model:
     constraints: Constraints
     deviation: float | None
     """δ of a Hankel structure."""
+    has_effects: bool = False
+    """Whether every index of every mode has an offset of its own, besides."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,8 @@ class Facts:
         for record in reversed(self.records):
             if record.validation_rmse is not None:
                 return record.validation_rmse
-        tried = [] if self.search is None else [row["error"] for row in self.search.tried]
-        return min(tried, default=None)
+        tried = [] if self.search is None else taken(self.search.tried)
+        return min((row["error"] for row in tried), default=None)
 
     @property
     def iterations(self) -> int:
@@ -120,6 +122,11 @@ class Facts:
 
     def mode_name(self, mode: int) -> str:
         return f"mode {mode}" if self.names is None else self.names[mode]
+
+
+def taken(tried: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of all that a search tried, what it could choose from when it had settled the offsets."""
+    return [row for row in tried if row.get("center") == tried[-1].get("center")]
 
 
 def facts_of(
@@ -187,7 +194,7 @@ def _refuse_search(path: Path) -> None:
     search = path / SEARCHING
     if not (search / ASKED).exists():
         return
-    rows = (json.loads(file.read_text(encoding="utf-8")) for file in search.glob("[0-9]*.json"))
+    rows = (json.loads(file.read_text(encoding="utf-8")) for file in search.rglob("[0-9]*.json"))
     tried = counted(sum("error" in row for row in rows), "trial")
     if is_locked(path):
         raise InvalidInput(
@@ -246,8 +253,10 @@ def _model(
         lambdas: tuple[float, ...] | None = completion.lambdas
         offset: float | None = completion.header.offset
         C, table = completion.C, completion.header.constraint
+        has_effects = completion.header.has_effects
     else:
         assert settings is not None
+        has_effects = settings.center == MODES
         C, table = settings.C, settings.constraint
         lambdas, offset = settings.lambdas, None
         if store is not None:
@@ -257,7 +266,7 @@ def _model(
     hankel, deviation = constraints.hankel, None
     if hankel is not None and lambdas is not None:
         deviation = hankel.stages(lambdas)[-1]
-    return Model(C, lambdas, offset, constraints, deviation)
+    return Model(C, lambdas, offset, constraints, deviation, has_effects)
 
 
 def _certificate(

@@ -8,7 +8,7 @@ from typing import Any
 
 from slrt_dask.constraints import Bounds
 from slrt_dask.reporting.curves import Line, chart, spans_much
-from slrt_dask.reporting.facts import Facts
+from slrt_dask.reporting.facts import Facts, taken
 from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
 from slrt_dask.reporting.wording import counted, duration, lengths, listed, percent, plain
 from slrt_dask.runs import Start
@@ -130,7 +130,11 @@ def _tensor_rows(facts: Facts) -> Iterator[tuple[object, object]]:
     yield "C", number(model.C, plain(model.C), "C")
     if model.lambdas is not None:
         yield "λ", listed(model.lambdas)
-    if model.offset:
+    if model.has_effects:
+        offset = "" if model.offset is None else f" {plain(model.offset)}"
+        what = f"the mean{offset} and an offset per index of every mode"
+        yield "centred", f"{what} were subtracted, and are added to answers"
+    elif model.offset:
         yield "centred", f"the mean {plain(model.offset)} was subtracted, and is added to answers"
     if facts.ranks is not None:
         yield "ranks", tag("data", lengths(facts.ranks), value=facts.ranks, data_name="ranks")
@@ -208,17 +212,21 @@ def _search(search: Start) -> Markup:
 
 
 def _tried(search: Start) -> Markup:
-    lowest = min(float(row["error"]) for row in search.tried)
+    best = min(taken(search.tried), key=lambda row: float(row["error"]))
+    words = {"mean": "the mean", "modes": "offsets per mode"}
+    some_centred = any("center" in row for row in search.tried)
     rows = [
         (
-            f"{place:,}{' (best)' if row['error'] == lowest else ''}",
+            f"{place:,}{' (best)' if row is best else ''}",
             lengths(tuple(row["ranks"])),
             listed(tuple(row["strengths"])),
             number(row["error"], plain(row["error"])),
             f"{row['iterations']:,}",
             duration(row["seconds"]),
+            *([words[row["center"]]] if some_centred else []),
         )
         for place, row in enumerate(search.tried, start=1)
     ]
-    headers = ("setting", "ranks", "C·λ", "RMSE", "iterations", "time")
+    more = ("subtracted",) if some_centred else ()
+    headers = ("setting", "ranks", "C·λ", "RMSE", "iterations", "time", *more)
     return table("Settings tried", headers, rows, numeric=(3, 4, 5))

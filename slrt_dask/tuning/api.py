@@ -30,7 +30,7 @@ def tune(
     constraint: Constraint | Sequence[Constraint] | None = None,
     C: float | str = "auto",
     lambdas: tuple[float, ...] | None = None,
-    center: bool | None = None,
+    center: bool | str | None = None,
     max_seconds: float | None = None,
     validation: ObservationStore | None = None,
     client: distributed.Client | None = None,
@@ -51,12 +51,12 @@ def tune(
     run_directory : where every trial is kept as it is made; called again with the same settings,
         the search goes on from there, or tells what it found
     """
-    free = Free.of(ranks, C, held_out)
+    constraints = constraints_of(constraint)
+    free = Free.of(ranks, C, held_out, center, constraints)
     if free.certified:
         raise InvalidInput("certified ranks grow during a fit; search with ranks 'auto' or numbers")
     if not free.anything:
         raise InvalidInput("ranks and C are both given, so there is nothing to search for")
-    constraints = constraints_of(constraint)
     settings = settings_for(
         store,
         free,

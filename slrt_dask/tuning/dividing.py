@@ -51,8 +51,8 @@ def divided(
     store = request.store
     if store.nnz < FEWEST:
         raise InvalidInput(
-            f"{store.nnz} observations are too few to hold some of them out and find ranks or C; "
-            "give both"
+            f"{store.nnz} observations are too few to hold some of them out and find ranks, C or "
+            "offsets; give both numbers, and no center='auto'"
         )
     if request.connection is not None and is_url(store.path):
         raise InvalidInput(

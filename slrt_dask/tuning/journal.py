@@ -2,6 +2,7 @@
 
     <search>/asked.json           what is searched for, and with which observations; written first
     <search>/0003.json, 0003.npz  a trial, and the factors that it ended with
+    <search>/modes/…              the same of trials with an offset per mode
 
 Every trial depends on nothing but its settings and the factors that it started from, so a search
 that reads its trials instead of making them again goes the same way. Factors are kept of the best
@@ -63,6 +64,12 @@ class Journal:
         journal = cls(directory)
         journal._read()
         return journal
+
+    def beside(self, name: str) -> Journal:
+        """A journal for other trials of the same search, in a directory of this one's."""
+        if self.directory is None:
+            return Journal()
+        return Journal.opened(self.directory / name, read_asked(self.directory))
 
     def find(self, candidate: Candidate) -> Tried | None:
         return next((one for one in self.tried if one.candidate.key == candidate.key), None)

@@ -58,26 +58,31 @@ class Searching:
     events: list[str]
 
     @functools.cached_property
-    def _begun(self) -> Request:
+    def begun(self) -> Request:
+        """The request of the first candidate."""
         request = self.divided.request
         return replace(request, settings=settings_of(self.first, request.settings, self.shares))
 
-    def persistently(self, most_trials: int) -> list[Tried]:
-        """All that was tried; when workers are lost, from where the search was."""
+    def persistently(self, most_trials: int, *, path_only: bool = False) -> list[Tried]:
+        """All that was tried; when workers are lost, from where the search was.
+
+        path_only : only along the strengths; called again without it, the search goes on from there
+        """
 
         def attempt() -> list[Tried]:
             with contextlib.ExitStack() as stack:
                 lanes = functools.cache(lambda: stack.enter_context(self._lanes()))
                 search = Search(self.freedom, lambda batch: self._tried(lanes, batch), most_trials)
-                search.run(self.first)
+                walk = search.follow if path_only else search.run
+                walk(self.first)
                 if time.monotonic() <= self.until:  # what a time limit left out may yet be tried
                     self.journal.settle([])
                 return search.history
 
         return persist(
             attempt,
-            self._begun.connection,
-            plan=self._begun.plan,
+            self.begun.connection,
+            plan=self.begun.plan,
             reached=lambda: len(self.journal.tried),
             events=self.events,
             remedy="start workers and search again",
@@ -87,11 +92,11 @@ class Searching:
     @contextlib.contextmanager
     def _lanes(self) -> Iterator[list[Lane]]:
         """Engines that can each make a trial at the same time."""
-        single = single_workers(self._begun)
+        single = single_workers(self.begun)
         with contextlib.ExitStack() as stack:
             if not single:
-                fit = stack.enter_context(self._begun.fitting())
-                fits_in = functools.partial(_check_room, self._begun, self._begun.plan().in_memory)
+                fit = stack.enter_context(self.begun.fitting())
+                fits_in = functools.partial(_check_room, self.begun, self.begun.plan().in_memory)
                 yield [Trials(fit, self.shares, fits_in, self.divided.kind)]
                 return
             logger.info("every trial is made by one worker, %d at the same time", len(single))

@@ -99,14 +99,18 @@ class Search:
 
     def run(self, first: Candidate) -> Tried:
         """The best candidate found."""
-        if self.freedom.strength:
-            self._follow_path(first)
-        else:
-            self._try([(first, None)])
+        self.follow(first)
         paths = PATIENCE if self.freedom.strength else ALONE
         self.most_effort = (1 + paths) * sum(tried.effort for tried in self.history)
         self._improve()
         return self.best
+
+    def follow(self, first: Candidate) -> None:
+        """Only the path, or the single fit where strengths are given."""
+        if self.freedom.strength:
+            self._follow_path(first)
+        else:
+            self._try([(first, None)])
 
     def _follow_path(self, first: Candidate) -> None:
         candidate, last, idle = first, None, 0

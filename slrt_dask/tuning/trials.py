@@ -84,7 +84,10 @@ class Trials:
             return None
         began = time.monotonic()
         problem = problem_of(
-            self._fit.engine, settings, self._fit.offset, max_inner_iterations=MOST_INNER_ITERATIONS
+            self._fit.engine,
+            settings,
+            self._fit.offset.mean,
+            max_inner_iterations=MOST_INNER_ITERATIONS,
         )
         judge = self._staged if isinstance(problem, HankelProblem) else self._descended
         errors, iterations, point = judge(problem, warm, settings.seed)

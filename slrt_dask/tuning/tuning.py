@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slrt_dask.arguments import Free
-from slrt_dask.config import FitSettings
+from slrt_dask.config import MODES, FitSettings
 from slrt_dask.data.holding_out import SINGLY, Kind
 from slrt_dask.optim.manifold import Point
 from slrt_dask.request import Request
@@ -17,6 +17,7 @@ from slrt_dask.runs import Start
 from slrt_dask.tuning.candidate import Candidate, Freedom
 from slrt_dask.tuning.dividing import divided
 from slrt_dask.tuning.journal import Journal
+from slrt_dask.tuning.offsets import OffsetsChoice, chosen_offsets, with_offsets
 from slrt_dask.tuning.running import Listener, Searching
 from slrt_dask.tuning.search import Tried
 from slrt_dask.tuning.trials import settings_of
@@ -35,6 +36,7 @@ class Tuning:
     held_out : how many observations they were judged on
     kind : which observations were held out together;  why : and why these
     cut_short : whether a time limit ended the search
+    offsets : whether modes have offsets of their own, where that was to be found
     seconds : that all trials took; at the same time they take them once
     events : what befell the search
     """
@@ -48,6 +50,7 @@ class Tuning:
     cut_short: bool = False
     seconds: float = 0.0
     events: tuple[str, ...] = field(default=(), compare=False)
+    offsets: OffsetsChoice | None = None
 
     @property
     def best(self) -> Tried:
@@ -69,11 +72,13 @@ class Tuning:
 
     def __str__(self) -> str:
         products = ", ".join(f"{strength:.4g}" for strength in self.best.candidate.strengths)
+        count = len(self.history) + (len(self.offsets.others) if self.offsets else 0)
         return (
-            f"chosen among {len(self.history)} settings: ranks {self.settings.ranks}, "
+            f"chosen among {count} settings: ranks {self.settings.ranks}, "
             f"C·λ = ({products}), which predict {self.held_out:,} held-out observations with a "
             f"root mean square error of {self.error:.4g} ± {self.standard_error:.1g}"
             + (f"; held out were {self.kind}, {self.why}" if self.why else "")
+            + (f"; {self.offsets}" if self.offsets else "")
             + (" (the time limit ended the search)" if self.cut_short else "")
         )
 
@@ -86,22 +91,29 @@ class Tuning:
     def start(self) -> Start:
         """Where a fit with these settings begins."""
         held_out = {"count": self.held_out, "kind": self.kind.word, "why": self.why}
-        return Start(self.point, str(self), self.to_table(), held_out)
+        offsets = None if self.offsets is None else self.offsets.to_table()
+        return Start(self.point, str(self), self.to_table(), held_out, offsets)
 
     def to_table(self) -> list[dict[str, Any]]:
-        """One row per candidate, as JSON takes it."""
-        return [
-            {
-                "ranks": list(tried.candidate.ranks),
-                "strengths": list(tried.candidate.strengths),
-                "error": tried.error,
-                "standard_error": tried.standard_error,
-                "iterations": tried.iterations,
-                "sweeps": tried.sweeps,
-                "seconds": tried.seconds,
-            }
-            for tried in self.history
-        ]
+        """One row per candidate, as JSON takes it; last are those with the chosen offsets."""
+        rows = [_row(tried) for tried in self.history]
+        if self.offsets is None:
+            return rows
+        chosen, other = ("modes", "mean") if self.offsets.used else ("mean", "modes")
+        others = [_row(tried) | {"center": other} for tried in self.offsets.others]
+        return others + [row | {"center": chosen} for row in rows]
+
+
+def _row(tried: Tried) -> dict[str, Any]:
+    return {
+        "ranks": list(tried.candidate.ranks),
+        "strengths": list(tried.candidate.strengths),
+        "error": tried.error,
+        "standard_error": tried.standard_error,
+        "iterations": tried.iterations,
+        "sweeps": tried.sweeps,
+        "seconds": tried.seconds,
+    }
 
 
 def tuned(
@@ -133,22 +145,34 @@ def tuned(
         if not free.C:
             first = replace(first, strengths=tuple(settings.C * share for share in shares))
         allowed = request.settings.max_seconds
-        until = math.inf if allowed is None else time.monotonic() + allowed - journal.seconds
+        spent = journal.seconds + (journal.beside(MODES).seconds if free.center else 0.0)
+        until = math.inf if allowed is None else time.monotonic() + allowed - spent
         events: list[str] = []
         search = Searching(parts, freedom, first, shares, listeners, until, journal, events)
+        offsets = None
+        if settings.center == MODES:
+            search = with_offsets(search)
+        elif free.center:
+            search, offsets = chosen_offsets(search, MOST_TRIALS)
+            logger.info("%s", offsets)
         history = search.persistently(MOST_TRIALS)
         assert parts.request.validation is not None
         best = min(history, key=lambda tried: tried.error)
         tuning = Tuning(
-            settings_of(best.candidate, request.settings, shares),
+            settings_of(
+                best.candidate,
+                replace(request.settings, center=search.divided.request.settings.center),
+                shares,
+            ),
             best.point,
             tuple(history),
             parts.request.validation.nnz,
             parts.kind,
             parts.why,
             time.monotonic() > until,
-            journal.seconds,
+            search.journal.seconds + (offsets.seconds if offsets else 0.0),
             tuple(events),
+            offsets,
         )
     logger.info("%s", tuning)
     return tuning

@@ -79,3 +79,39 @@ def test_what_neither_file_nor_flags_say_is_a_usage_error(run_command, directory
     said = run_command("fit", "--config", settings_file(directory, run=None))
     assert said.exit_code == 2
     assert "--run is missing" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "center"),
+    [
+        (("--center",), True),
+        (("--center", "mean"), True),
+        (("--center", "modes"), "modes"),
+        (("--center=modes", "--no-center"), False),
+        ((), "modes"),
+    ],
+)
+def test_centring_has_a_word_or_stands_alone(given, center, run_command, directory, monkeypatch):
+    monkeypatch.chdir(directory / "here")
+    file = settings_file(directory, center="modes", max_iterations=0, ranks=[2, 2, 2], store=None)
+    # The store comes last: what follows --center may be it.
+    said = run_command(
+        "fit", "--config", file, "--quiet", "--run", "run", *given, directory / "there" / "cube"
+    )
+    assert said.exit_code == 0, said.stderr
+    written = json.loads((directory / "here" / "run" / "settings.json").read_text())
+    assert written["settings"]["center"] == center
+
+
+def test_offsets_can_be_left_open_and_other_words_are_named(run_command, directory, monkeypatch):
+    monkeypatch.chdir(directory / "here")
+    file = settings_file(directory, center="auto", ranks=[2, 2, 2], max_iterations=1)
+    said = run_command("fit", "--config", file, "--quiet", "--threads", "1")
+    assert said.exit_code == 0, said.stderr
+    assert "offsets per mode were" in said.stdout
+    refused = run_command("fit", "--config", file, "--center=median")
+    assert refused.exit_code == 2
+    assert "'median' is none of mean, modes, auto" in refused.stderr
+    refused = run_command("fit", "--config", file, "--center", "modes", "--nonnegative")
+    assert refused.exit_code == 1
+    assert "takes no constraint" in refused.stderr
