@@ -54,7 +54,7 @@ def test_from_rank_one_the_gap_closes_and_the_cost_never_rises(method, store_of)
     slack = 1e-9 if method == "lbfgs" else 1e-3
     assert never_rises([record.cost for record in done.records], slack)
     if method == "lbfgs":
-        assert sum(record.sweeps for record in done.records) <= 1000
+        assert sum(record.sweeps for record in done.records) <= 800
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])
@@ -127,7 +127,8 @@ def test_weights_may_be_searched_for_first(noisy, monkeypatch):
     done = slrt.complete(noisy(3), "certified", **{**CLOSE, "max_iterations": 40})
     assert "held-out" in done.records[0].event
     assert done.records[0].ranks == (2, 2, 2) != done.ranks
-    assert done.certificate.relative_gap < done.records[5].relative_gap
+    gaps = [record.relative_gap for record in done.records if record.relative_gap is not None]
+    assert done.certificate.relative_gap < gaps[0]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-FIRST_RANK = 12
+FIRST_RANKS = (12, 5, 2)
+"""Ranks to begin with, the first for which there is room. Narrow factors ask for weaker strengths
+than wide ones, and from there neither is changed for the better by itself."""
 LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300)
 """Ranks that are tried: always the same, because kernels are compiled for each."""
 SHARE_STEP, STRENGTH_STEP = 3.0, 2.0
@@ -29,10 +31,12 @@ class Candidate:
     strengths: tuple[float, ...]
 
     @classmethod
-    def first(cls, lengths: tuple[int, ...], shares: tuple[float, ...]) -> Candidate:
-        """Where a search begins: small ranks, and weights that hardly fit anything yet."""
+    def first(
+        cls, lengths: tuple[int, ...], shares: tuple[float, ...], rank: int = FIRST_RANKS[0]
+    ) -> Candidate:
+        """Where a search begins: ranks of some width, and weights that hardly fit anything yet."""
         largest = max(shares)
-        ranks = tuple(min(FIRST_RANK, length) for length in lengths)
+        ranks = tuple(min(rank, length) for length in lengths)
         return cls(ranks, tuple(share / largest for share in shares))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -11,10 +12,11 @@ from typing import Any
 from slrt_dask.arguments import Free
 from slrt_dask.config import MODES, FitSettings
 from slrt_dask.data.holding_out import SINGLY, Kind
+from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.optim.manifold import Point
 from slrt_dask.request import Request
 from slrt_dask.runs import Start
-from slrt_dask.tuning.candidate import Candidate, Freedom
+from slrt_dask.tuning.candidate import FIRST_RANKS, Candidate, Freedom
 from slrt_dask.tuning.dividing import divided
 from slrt_dask.tuning.journal import Journal
 from slrt_dask.tuning.offsets import OffsetsChoice, chosen_offsets, with_offsets
@@ -139,7 +141,7 @@ def tuned(
             lengths, ranks=free.ranks, strength=free.C,
             shares=free.C and settings.lambdas is None and structure is None,
         )  # fmt: skip
-        first = Candidate.first(lengths, shares)
+        first = _first(parts.request, lengths, shares)
         if not free.ranks:
             first = replace(first, ranks=settings.ranks)
         if not free.C:
@@ -176,6 +178,17 @@ def tuned(
         )
     logger.info("%s", tuning)
     return tuning
+
+
+def _first(request: Request, lengths: tuple[int, ...], shares: tuple[float, ...]) -> Candidate:
+    """Where a search begins: with the widest factors that leave the observations in memory."""
+    for rank in FIRST_RANKS:
+        first = Candidate.first(lengths, shares, rank)
+        settings = settings_of(first, request.settings, shares)
+        with contextlib.suppress(MemoryBudgetExceeded):
+            if replace(request, settings=settings).plan().in_memory:
+                return first
+    return first  # whose plan says what is missing, or that observations are streamed
 
 
 def _structure(settings: FitSettings) -> Any:

@@ -29,7 +29,7 @@ def walk(error, freedom=None, most_trials=200, refuse=lambda candidate: False, s
         ]
 
     search = Search(freedom or Freedom(LENGTHS), attempts, most_trials)
-    best = search.run(Candidate.first(LENGTHS, (40.0, 30.0, 3.0)))
+    best = search.run(Candidate.first(LENGTHS, (40.0, 30.0, 3.0), rank=5))
     search.batches = batches
     return search, best
 
@@ -116,8 +116,9 @@ def test_a_path_that_is_flat_at_first_is_followed_until_something_is_fitted():
 
 def test_small_gains_are_not_worth_a_change():
     search, best = walk(lambda candidate: 1.0 - 1e-4 * sum(candidate.ranks))
-    assert max(sum(tried.candidate.ranks) for tried in search.history) < 20
-    assert sum(best.candidate.ranks) < 20
+    # All ranks up, or one: neither is gone on with.
+    assert max(sum(tried.candidate.ranks) for tried in search.history) < 25
+    assert best.candidate.ranks == (5, 5, 3)
 
 
 def test_candidates_without_room_are_passed_over():
