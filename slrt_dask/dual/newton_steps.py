@@ -19,6 +19,8 @@ from slrt_dask.kernels import vectors
 
 FORCING = 0.1
 """How far the residual is brought down before the active set is looked at again."""
+IMAGED = ("begin", "retreat", "release", "arrive", "project")
+"""Phases that end with a product of the solution itself."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class BoundedOutcome:
     """How a solve ended; `cost` is the dual value at the solution, `primal` a bound above it.
 
     rows : multipliers of a linear constraint's rows, if there are any
+    missed : how much the cost misses for every unit of ⟨r, r⟩, as seen on the way; at least that
     """
 
     iterations: int
@@ -35,6 +38,7 @@ class BoundedOutcome:
     primal: float
     r_dot_r: float
     rows: RowVector | None = None
+    missed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Stage:
     rows : the rows' own part of the solve, which stays with the root
     target : squared residual at which this Newton step is good enough
     fresh : whether the next conjugate step is the first of its Newton step
+    history : ⟨r, r⟩ before every conjugate step so far, and what each added to the dual value
     """
 
     phase: str
@@ -68,6 +73,7 @@ class Stage:
     told: RowVector | None = None
     rows: RowState | None = None
     outcome: BoundedOutcome | None = None
+    history: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,13 +99,7 @@ class BoundedSteps(Program):
     rows_start: RowVector | None = None
 
     label = "solve"
-    begins_with_image: ClassVar[tuple[str, ...]] = (
-        "begin",
-        "retreat",
-        "release",
-        "arrive",
-        "project",
-    )
+    begins_with_image: ClassVar[tuple[str, ...]] = IMAGED
 
     def step(self, block: Block, message: Stage, total: Sums | None) -> Sums:
         if message.phase == "classify":
