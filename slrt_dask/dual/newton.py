@@ -10,9 +10,6 @@ solve `x/c + L x = t/c`. That is a descent direction, so halving a step that wen
 that convergence needs; on the right pieces the step is the solution. The multipliers' proximal term
 μ keeps the system about as well conditioned as that without bounds.
 
-A robust loss (`robust_steps.py`) is solved in the same way: entries that it bounds are idle too,
-with x at its largest.
-
 Rows of a linear constraint take part as entries of their own (`rows.py`): the model then sees
 x + Aᵀ s instead of x, and what it says of a row, A w, has to be added up over all blocks. That is
 one more round an iteration, after the one for the fibre sums.
@@ -22,19 +19,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.inner import NO_SUMS, Sums, missed_value
-from slrt_dask.dual.newton_steps import IMAGED, BoundedOutcome, BoundedSteps, Stage
-from slrt_dask.dual.rows import Rows, RowState, RowVector
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.dual.inner import NO_SUMS, Sums
+from slrt_dask.dual.newton_steps import BoundedOutcome, BoundedSteps, Stage
+from slrt_dask.dual.rows import RowState, RowVector
+from slrt_dask.engine.program import Finished
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
 
-MOST_PROJECTIONS = 4
+MOST_RETREATS, MOST_PROJECTIONS = 8, 4
 CLOSER = 0.2
 TIGHTENING = 0.5
 ROUNDING = 1e-13
@@ -42,18 +38,9 @@ PROJECTED = 4.0
 """By how much the squared residual may exceed its tolerance once all multipliers are possible."""
 
 
-class NewtonCourse(Program):
-    """When the blocks do what; which is said by the fields and the steps of who inherits this."""
-
-    twice_c: float
-    weights: tuple[float, ...]
-    slab_mode: int
-    tolerance: float
-    max_iterations: int
-    rows: Rows | None = None
-    rows_start: RowVector | None = None
-    begins_with_image: ClassVar[tuple[str, ...]] = IMAGED
-    most_retreats: ClassVar[int] = 8
+@dataclass(frozen=True)
+class BoundedSolve(BoundedSteps):
+    """The solve itself: what its fields mean is said where the blocks' steps are."""
 
     def first(self) -> Stage:
         if self.rows is None:
@@ -63,7 +50,7 @@ class NewtonCourse(Program):
         return _entering(Stage("begin", rows=state))
 
     def sent(self, message: Stage) -> Stage:
-        return replace(message, rows=None, history=())
+        return message if message.rows is None else replace(message, rows=None)
 
     def advance(self, message: Stage, total: Sums) -> Stage | Finished:
         sums, scalars = total
@@ -103,7 +90,7 @@ class NewtonCourse(Program):
         goal = (CLOSER**message.projections * self.tolerance) ** 2
         small = rr <= goal
         rose = primal > message.primal + ROUNDING * abs(message.primal)
-        may_retreat = message.retreats < self.most_retreats and not message.projected
+        may_retreat = message.retreats < MOST_RETREATS and not message.projected
         if rose and not small and may_retreat:
             # Half the step, and from now on steps that are solved for more exactly.
             forcing = message.forcing * (TIGHTENING if message.retreats == 0 else 1.0)
@@ -122,9 +109,8 @@ class NewtonCourse(Program):
                 )  # fmt: skip
             rows = None if message.rows is None else message.rows.x
             outcome = BoundedOutcome(
-                message.iteration, message.sweeps, good, dual, primal, rr, rows,
-                missed_value(message.history, rr),
-            )  # fmt: skip
+                message.iteration, message.sweeps, good, dual, primal, rr, rows
+            )
             if rows is None:
                 return Finished(outcome)
             return replace(message, phase="compose", sums=None, outcome=outcome)
@@ -154,13 +140,8 @@ class NewtonCourse(Program):
         return replace(
             message, phase=following if message.rows is None else "gather", then=following,
             alpha=alpha, beta=beta, iteration=message.iteration + 1, squared_residual=rr,
-            fresh=False, history=(*message.history, (rr, 0.5 * alpha * rr)),
+            fresh=False,
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class BoundedSolve(NewtonCourse, BoundedSteps):
-    """The solve itself: what its fields mean is said where the blocks' steps are."""
 
 
 def _entering(message: Stage) -> Stage:

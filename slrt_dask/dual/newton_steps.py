@@ -19,8 +19,6 @@ from slrt_dask.kernels import vectors
 
 FORCING = 0.1
 """How far the residual is brought down before the active set is looked at again."""
-IMAGED = ("begin", "retreat", "release", "arrive", "project")
-"""Phases that end with a product of the solution itself."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,6 @@ class BoundedOutcome:
     """How a solve ended; `cost` is the dual value at the solution, `primal` a bound above it.
 
     rows : multipliers of a linear constraint's rows, if there are any
-    missed : how much the cost misses for every unit of ⟨r, r⟩, as seen on the way; at least that
     """
 
     iterations: int
@@ -38,7 +35,6 @@ class BoundedOutcome:
     primal: float
     r_dot_r: float
     rows: RowVector | None = None
-    missed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,6 @@ class Stage:
     rows : the rows' own part of the solve, which stays with the root
     target : squared residual at which this Newton step is good enough
     fresh : whether the next conjugate step is the first of its Newton step
-    history : ⟨r, r⟩ before every conjugate step so far, and what each added to the dual value
     """
 
     phase: str
@@ -73,7 +68,6 @@ class Stage:
     told: RowVector | None = None
     rows: RowState | None = None
     outcome: BoundedOutcome | None = None
-    history: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,13 @@ class BoundedSteps(Program):
     rows_start: RowVector | None = None
 
     label = "solve"
-    begins_with_image: ClassVar[tuple[str, ...]] = IMAGED
+    begins_with_image: ClassVar[tuple[str, ...]] = (
+        "begin",
+        "retreat",
+        "release",
+        "arrive",
+        "project",
+    )
 
     def step(self, block: Block, message: Stage, total: Sums | None) -> Sums:
         if message.phase == "classify":

@@ -15,12 +15,12 @@ import math
 from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Bounds, Certificate, captured, nuclear_norm
-from slrt_dask.dual.newton_steps import BoundedOutcome
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary, checked_norm
 from slrt_dask.dual.robust_steps import (
     Limited,
     MeasureRobust,
+    RobustOutcome,
     RobustProducts,
     RobustSize,
     RobustSolve,
@@ -65,7 +65,7 @@ class RobustProblem(DualProblem):
 
     def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
         solution = self.engine.new_vector()
-        outcome: BoundedOutcome = self.engine.run(
+        outcome: RobustOutcome = self.engine.run(
             RobustSolve(
                 Factors.of(point),
                 self.weights,

@@ -1,69 +1,71 @@
-"""The inner solve with Huber's loss: what blocks do in each of its phases.
+"""The inner solve with Huber's loss: conjugate gradients between bounds.
 
 The dual of the loss C Σ h(w_e − y_e) is that of the squared one with a bound on every entry:
 
     max_z ⟨z, y⟩ − ‖z‖²/(4C) − Σ_k λ_k/2 ‖U_kᵀ Z_k‖²      subject to  |z_e| ≤ 2Cδ
 
-At its solution z = 2C (y − w), clipped, with w = L z: entries are either solved for or held at one
-of their bounds. Which of them are is found by the Newton steps of `newton.py`, for which a held
-entry is an idle one. With a large C and a small δ entries change sides all the time, so every step
-is followed by a search for the best place on its way: w is linear in x, so that takes a look at the
-entries and no product. What is left in the end lies within the bounds, however loosely it was
-solved for: certificates depend on that.
+At its solution z = 2C (y − w), clipped, with w = L z. Entries at a bound are held there and the
+others are solved for by conjugate gradients, the operator being that of `operator.py`. A step that
+would cross bounds is clipped, and directions begin anew after it; when the held entries have more
+to gain than the others, all take a step along the gradient, clipped, which lets them go (Dostál's
+proportioning, with the projected steps of Kružík and others). Every z on the way lies within the
+bounds, however loosely it is solved for: certificates depend on that.
+
+Newton steps on the sets of held entries, as for bounds on W (`newton.py`), were tried: with a large
+C and a small δ entries change sides all the time, and they took ten times the sweeps.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.bounds import OneRound
-from slrt_dask.dual.inner import NO_SUMS, Sums
-from slrt_dask.dual.newton import NewtonCourse
-from slrt_dask.dual.newton_steps import Stage
+from slrt_dask.dual.inner import NO_SUMS, Sums, missed_value
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.engine.block import Block, Vector
 from slrt_dask.engine.program import Finished, Program
+from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import huber, vectors
 
-HELD = "held"
-"""The vector that says of every entry whether it is held, and at which of its bounds."""
-LOOKED_AT = 9
-"""Places on the way of a step whose slopes are found in one round."""
-FLAT = 0.1
-"""A step may end where the slope is at most this part of that at its beginning, upwards."""
-SHORTEST = 1e-6
-"""Steps are not searched for a better end before this part of them."""
+FELL = 1e-6
+"""By how much of itself the dual value may fall in a step, for rounding, and still be trusted."""
 
 
 @dataclass(frozen=True)
-class RobustStage(Stage):
+class RobustRound:
     """What the blocks are to do next.
 
-    phase : those of a solve with bounds, and: search, along the last step
-    low, high : between which parts of the step its end is searched for
-    part : of the step that is made
+    phase : begin | measure | turn | move | image | slide
+    sums : complete fibre sums of the slab mode for the vector swept last
+    free : ⟨r, r⟩ over the entries that are free to move, when it was last known
+    squares, dual, best : the squared residual, the dual value, and the largest one so far
+    history : the squared residual before every step so far, and what each added to the dual value
     """
 
-    low: float = 0.0
-    high: float = 1.0
-    part: float = 1.0
-
-    @property
-    def places(self) -> NDArray[np.float64]:
-        """Where to look at the slope."""
-        return np.linspace(self.low, self.high, LOOKED_AT)
+    phase: str
+    sums: Matrix | None = None
+    alpha: float = 0.0
+    beta: float = 0.0
+    iteration: int = 0
+    sweeps: int = 0
+    free: float = 0.0
+    squares: float = math.inf
+    dual: float = 0.0
+    best: float = -math.inf
+    history: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
-class RobustSolve(NewtonCourse):
+class RobustSolve(Program):
     """Solve for the vector `solution`, to ‖r‖ ≤ tolerance, starting from the vector `start`.
 
+    r here is how far entries are from their answers to w, in units of w
     delta : δ, from where on the loss grows with the size of a misfit only
-    max_iterations : of conjugate gradients, over all Newton steps
     """
 
     factors: Factors
@@ -77,151 +79,150 @@ class RobustSolve(NewtonCourse):
     max_iterations: int
 
     label = "solve"
-    most_retreats: ClassVar[int] = 0
 
-    # ---- between rounds ---------------------------------------------------------------------
+    def first(self) -> RobustRound:
+        return RobustRound("begin")
 
-    def first(self) -> RobustStage:
-        return RobustStage("begin")
+    def sent(self, message: RobustRound) -> RobustRound:
+        return replace(message, history=())
 
-    def advance(self, message: Stage, total: Sums) -> Stage | Finished:
-        assert isinstance(message, RobustStage)
-        if message.phase == "search":
-            return self._searched(message, total[1])
-        following = super().advance(replace(message, part=1.0), total)
-        if message.phase != "arrive" or isinstance(following, Finished):
-            return following
-        assert isinstance(following, RobustStage)
-        return replace(following, phase="search", low=0.0, high=1.0)
-
-    def _searched(self, message: RobustStage, slopes: NDArray[np.float64]) -> Stage:
-        """End the step where the slope is zero, or not at all where it is hardly positive."""
-        places = message.places
-        if not slopes[-1] > FLAT * abs(slopes[0]):
-            return replace(message, phase="classify", sums=None, part=message.high)
-        falling = int(np.count_nonzero(slopes[:-1] <= 0.0))
-        if falling == 0:  # but for rounding, that cannot be
-            return replace(message, phase="classify", sums=None, part=message.high)
-        low, high = places[falling - 1], places[falling]
-        if falling == 1 and message.low == 0.0 and high > SHORTEST:
-            return replace(message, sums=None, high=high)
-        rise = slopes[falling] - slopes[falling - 1]
-        part = low - slopes[falling - 1] / rise * (high - low)
-        return replace(message, phase="classify", sums=None, part=float(part))
+    @property
+    def length(self) -> float:
+        """Of steps along the gradient: with twice one over the operator's norm, none goes down."""
+        norms = (np.linalg.norm(factor, 2) ** 2 for factor in self.factors.padded)
+        model = sum(w * norm for w, norm in zip(self.weights, norms, strict=True))
+        return float(1.9 / (1.0 / self.twice_c + model))
 
     # ---- on a block -------------------------------------------------------------------------
 
-    def step(self, block: Block, message: Stage, total: Sums | None) -> Sums:
-        assert isinstance(message, RobustStage)
-        if message.phase == "classify":
-            return self._classified(block, message, total)
-        if message.phase == "search":
-            return self._slopes(block, message, total)
-        if message.phase in self.begins_with_image:
-            return self._image(block, self._moved(block, message), total)
-        if message.phase == "iterate":
-            return self._swept(block, self._conjugate_step(block, message), total)
-        if message.phase == "set off":
-            self._remember(block)
-        else:
-            self._remeasure(block, message)
-        for name in ("p", "s"):
-            block.fresh(name)[:] = 0.0
-        r = block.vector("r")
-        np.multiply(r, 1.0 / self.twice_c, out=block.fresh("w"))
-        return self._swept(block, vectors.dot(r, r), total)
+    def step(self, block: Block, message: RobustRound, total: Sums | None) -> Sums:
+        if message.phase == "turn":
+            return self._turned(block, message, total)
+        if message.phase == "move":
+            return self._moved(block, message, total)
+        if message.phase == "measure":
+            w, r = self._completed(block, message), block.fresh("r")
+            np.subtract(block.values, w, out=r)
+            return self._standing(block, 0, total)
+        z, most = self._chosen(block, message), self._most(block)
+        np.clip(z, -most, most, out=z)
+        np.multiply(z, 1.0 / self.twice_c, out=block.fresh("w"))
+        return self._swept(block, z, (0.0, 0.0), total)
 
-    def _moved(self, block: Block, message: Stage) -> Vector:
-        """The solution, changed as the phase says."""
+    def _chosen(self, block: Block, message: RobustRound) -> Vector:
+        """The solution as it is to be measured, but for its bounds."""
         if message.phase == "begin":
-            x, most = block.fresh(self.solution), self._most(block)
-            x[:] = 0.0 if self.start is None else block.vector(self.start)
-            np.clip(x, -most, most, out=x)
-            # Not from what the last solve left, wherever that was: a resumed run has nothing.
-            block.fresh(HELD)[:] = np.where(np.abs(x) == most, np.sign(x), 0.0)
-            return x
-        x = block.changing(self.solution)
-        if message.phase == "release":
-            self._remember(block)
-            huber.hold(block.vector(HELD), self._most(block), x)
-        elif message.phase == "project":
-            most = self._most(block)
-            np.clip(x, -most, most, out=x)
+            z = block.fresh(self.solution)
+            z[:] = 0.0 if self.start is None else block.vector(self.start)
+            block.fresh("p")[:] = 0.0
         else:
-            self._conjugate_step(block, message)
-        return x
+            z = block.changing(self.solution)
+        if message.phase == "slide":
+            z += message.alpha * block.vector("r")
+        return z
 
-    def _remember(self, block: Block) -> None:
-        """Where a step begins: the solution and its image."""
-        block.fresh("before")[:] = block.vector(self.solution)
-        block.fresh("image")[:] = block.vector("w")
-
-    def _image(self, block: Block, x: Vector, total: Sums | None) -> Sums:
-        """The local modes' part of w = L x."""
-        w = block.fresh("w")
-        w[:] = 0.0
-        add_local(block, self.factors, self.factors, self.weights, x, w)
-        sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
-        return sums, np.zeros(6)
-
-    def _slopes(self, block: Block, message: RobustStage, total: Sums | None) -> Sums:
-        found = np.zeros(LOOKED_AT) if total is None else total[1]
-        huber.slopes(
-            block.values, block.vector("before"), block.vector(self.solution),
-            block.vector("image"), self._completed(block, message), self.twice_c,
-            self._most(block), message.places, found,
+    def _turned(self, block: Block, message: RobustRound, total: Sums | None) -> Sums:
+        p = block.changing("p")
+        found = huber.turn(
+            block.vector(self.solution), block.vector("r"), self._most(block), message.beta, p,
+            1.0 / self.twice_c, block.fresh("w"),
         )  # fmt: skip
-        return NO_SUMS, found
+        return self._swept(block, p, found, total)
 
-    def _classified(self, block: Block, message: RobustStage, total: Sums | None) -> Sums:
-        x, w = block.vector(self.solution), self._completed(block, message)
-        if message.part < 1.0:
-            x, w = block.changing(self.solution), block.changing("w")
-            for vector, start in ((x, "before"), (w, "image")):
-                vector *= message.part
-                vector += (1.0 - message.part) * block.vector(start)
-        found = huber.classify(
-            block.values, x, w, self.twice_c, self._most(block), block.changing(HELD),
-            block.fresh("r"),
+    def _moved(self, block: Block, message: RobustRound, total: Sums | None) -> Sums:
+        clipped = huber.move(
+            block.changing(self.solution), block.changing("r"), block.vector("p"),
+            self._completed(block, message), message.alpha, self._most(block),
         )  # fmt: skip
-        scalars = np.array(found, dtype=np.float64)
+        return self._standing(block, clipped, total)
+
+    def _standing(self, block: Block, clipped: int, total: Sums | None) -> Sums:
+        found = huber.standing(
+            block.values, block.vector(self.solution), block.vector("r"), self.twice_c,
+            self._most(block), self.length,
+        )  # fmt: skip
+        scalars = np.array([*found, clipped], dtype=np.float64)
         return NO_SUMS, scalars if total is None else total[1] + scalars
 
-    def _remeasure(self, block: Block, message: Stage) -> None:
-        huber.residual(
-            block.vector(HELD), block.values, block.vector(self.solution),
-            self._completed(block, message), self.twice_c, block.fresh("r"),
-        )  # fmt: skip
+    def _swept(
+        self, block: Block, x: Vector, found: tuple[float, float], total: Sums | None
+    ) -> Sums:
+        """The local modes' part of a product with x; w has the diagonal's."""
+        gain, energy = found
+        energy += add_local(block, self.factors, self.factors, self.weights, x, block.changing("w"))
+        sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
+        scalars = np.array([gain, energy])
+        return sums, scalars if total is None else total[1] + scalars
 
-    def _conjugate_step(self, block: Block, message: Stage) -> float:
-        w = self._completed(block, message)
-        return float(
-            huber.conjugate_step(
-                block.vector(HELD), block.changing(self.solution), block.changing("r"),
-                block.changing("p"), block.changing("s"), w, message.alpha, message.beta,
-                1.0 / self.twice_c,
-            )
-        )  # fmt: skip
-
-    def _completed(self, block: Block, message: Stage) -> Vector:
-        """The product w, the slab mode's part being added if it is not in it yet."""
-        if message.sums is None:
-            return block.vector("w")
+    def _completed(self, block: Block, message: RobustRound) -> Vector:
+        """The product w with the slab mode's part added."""
         w = block.changing("w")
+        assert message.sums is not None
         add_crossing(block, self.factors, self.weights, message.sums, w)
         return w
 
-    def _swept(self, block: Block, rr: float, total: Sums | None) -> Sums:
-        """The local modes' part of a product with r; w has the diagonal's."""
-        r, w = block.vector("r"), block.changing("w")
-        energy = vectors.dot(r, w)
-        energy += add_local(block, self.factors, self.factors, self.weights, r, w)
-        sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
-        scalars = np.array([rr, energy, 0.0, 0.0, 0.0, 0.0])
-        return sums, scalars if total is None else total[1] + scalars
-
     def _most(self, block: Block) -> float:
         return largest_answer(self.twice_c * self.delta, block.values)
+
+    # ---- between rounds ---------------------------------------------------------------------
+
+    def advance(self, message: RobustRound, total: Sums) -> RobustRound | Finished:
+        sums, scalars = total
+        if message.phase == "turn":
+            flat = np.ascontiguousarray(sums).reshape(-1)
+            curvature = float(scalars[1]) + self.weights[self.slab_mode] * vectors.dot(flat, flat)
+            alpha = float(scalars[0]) / curvature if curvature > 0.0 else 0.0
+            return replace(message, phase="move", sums=sums, alpha=alpha, sweeps=message.sweeps + 1)
+        if message.phase in ("begin", "image", "slide"):
+            return replace(message, phase="measure", sums=sums, sweeps=message.sweeps + 1)
+        if message.phase == "move" and scalars[-1] > 0.0:
+            return replace(message, phase="image", sums=None)
+        return self._judged(message, scalars)
+
+    def _judged(self, message: RobustRound, scalars: NDArray[np.float64]) -> RobustRound | Finished:
+        """Say how to go on from a z whose residual is known."""
+        squares, free, chopped, reachable, dual, _ = (float(value) for value in scalars)
+        if not math.isfinite(squares + dual):
+            raise NumericalBreakdown(
+                "the inner solve met a value that is not a number; look for huge values in the "
+                "data, or a C so large that its products overflow"
+            )
+        history = message.history
+        if message.iteration:
+            history = (*history, (message.squares, dual - message.dual))
+        converged = squares <= self.tolerance**2
+        if converged or message.iteration >= self.max_iterations:
+            return Finished(
+                RobustOutcome(
+                    message.iteration, message.sweeps, converged, dual, squares,
+                    missed_value(history, squares),
+                )
+            )  # fmt: skip
+        fell = dual < message.best - FELL * abs(message.best)
+        following = replace(
+            message, sums=None, iteration=message.iteration + 1, free=free, squares=squares,
+            dual=dual, best=max(dual, message.best), history=history,
+        )  # fmt: skip
+        if fell or chopped > reachable:
+            return replace(following, phase="slide", alpha=self.length)
+        # The held entries are the same as before as long as nothing was clipped and none let go.
+        same = message.phase == "move" and message.free > 0.0
+        return replace(following, phase="turn", beta=free / message.free if same else 0.0)
+
+
+@dataclass(frozen=True)
+class RobustOutcome:
+    """How a solve ended; `cost` is the dual value at the solution, r as in the solve.
+
+    missed : how much the cost misses for every unit of ⟨r, r⟩, as seen on the way; at least that
+    """
+
+    iterations: int
+    sweeps: int
+    converged: bool
+    cost: float
+    r_dot_r: float
+    missed: float
 
 
 def largest_answer(most: float, like: Vector) -> float:

@@ -1,4 +1,4 @@
-"""Passes over the entries of a problem with Huber's loss: which are held, and what follows from it.
+"""Passes over the entries of a problem with Huber's loss, which bounds every one of them.
 
     h(t) = t² where |t| ≤ δ, and 2δ|t| − δ² beyond
 
@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-
-from slrt_dask.kernels.rows import FAST_MATH
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -33,84 +31,60 @@ def total_loss(errors, delta):
 
 
 @njit(nogil=True, cache=True)
-def classify(y, x, w, twice_c, most, held, r):
-    """Find out which entries are held at w, ±1 in `held`, and leave the others' residual in r.
+def turn(z, r, most, beta, p, shift, w):
+    """p ← r + βp, r where an entry is free to move and zero where it is held, and w ← shift · p.
 
-    Returns the squared residual, primal and dual value, how many entries are held or let go anew,
-    how many are held with another x than they should have, and how many x are more than `most`.
-    Residuals are in units of w; that of a held entry is counted, but r is zero there: it is not
-    solved for.
+    Returns ⟨r, p⟩ and ⟨p, w⟩.
     """
-    squares, primal, dual, changed, stranded, outside = 0.0, 0.0, 0.0, 0, 0, 0
-    delta = most / twice_c
-    for e in range(x.size):
-        value, image, wanted = np.float64(x[e]), np.float64(w[e]), np.float64(y[e])
-        answer = twice_c * (wanted - image)
-        side = int(answer > most) - int(answer < -most)
-        changed += int(side != held[e])
-        held[e] = side
-        if side:
-            answer = side * most
-            stranded += int(value != answer)
-            r[e] = 0.0
-        else:
-            r[e] = (answer - value) / twice_c
-        outside += int(abs(value) > most)
-        squares += ((answer - value) / twice_c) ** 2
-        primal += 0.5 * twice_c * _loss(image - wanted, delta) + 0.5 * value * image
-        dual += value * (wanted - 0.5 * value / twice_c - 0.5 * image)
-    return squares, primal, dual, changed, stranded, outside
-
-
-@njit(nogil=True, cache=True)
-def slopes(y, before, x, image, w, twice_c, most, places, found):
-    """Add to `found` the slope of the primal value at some places between 0, `before`, and 1, x.
-
-    image, w : what the model says of the two
-    """
-    for e in range(x.size):
-        start, way = np.float64(before[e]), np.float64(x[e]) - np.float64(before[e])
-        low, climb = np.float64(image[e]), np.float64(w[e]) - np.float64(image[e])
-        wanted = np.float64(y[e])
-        for n in range(places.size):
-            answer = twice_c * (wanted - low - places[n] * climb)
-            answer = min(max(answer, -most), most)
-            found[n] += (start + places[n] * way - answer) * climb
-
-
-@njit(nogil=True, cache=True)
-def hold(held, most, x):
-    """x of held entries becomes what they are held at."""
-    for e in range(x.size):
-        if held[e] != 0.0:
-            x[e] = held[e] * most
-
-
-@njit(nogil=True, cache=True)
-def residual(held, y, x, w, twice_c, r):
-    """r of the entries that are not held, as these are now."""
-    for e in range(x.size):
-        r[e] = y[e] - w[e] - x[e] / twice_c if held[e] == 0.0 else 0.0
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def conjugate_step(held, x, r, p, s, w, alpha, beta, shift):
-    """As `vectors.conjugate_step`; held entries stay as they are."""
-    squares = 0.0
-    for e in range(x.size):
-        if held[e] != 0.0:
-            w[e] = 0.0
-            continue
-        direction = r[e] + beta * p[e]
-        image = w[e] + beta * s[e]
+    gain, energy = 0.0, 0.0
+    for e in range(z.size):
+        free = abs(z[e]) < most
+        direction = np.float64((r[e] if free else 0.0) + beta * p[e])
         p[e] = direction
-        s[e] = image
-        x[e] += alpha * direction
-        left = np.float64(r[e] - alpha * image)
-        r[e] = left
-        w[e] = shift * left
-        squares += left * left
-    return squares
+        w[e] = shift * direction
+        gain += np.float64(r[e]) * direction
+        energy += shift * direction * direction
+    return gain, energy
+
+
+@njit(nogil=True, cache=True)
+def move(z, r, p, w, alpha, most):
+    """z ← z + αp, clipped, and r ← r − αw; returns how many entries had to be clipped.
+
+    If there are any, r is not the residual of z.
+    """
+    clipped = 0
+    for e in range(z.size):
+        value = z[e] + alpha * p[e]
+        if abs(value) > most:
+            clipped += 1
+            value = most if value > 0.0 else -most
+        z[e] = value
+        r[e] -= alpha * w[e]
+    return clipped
+
+
+@njit(nogil=True, cache=True)
+def standing(y, z, r, twice_c, most, length):
+    """How far from the solution z is, given its residual r = y − w − z / 2C.
+
+    Returns the squares of how far entries are from their answers, in units of w; of r where entries
+    are free to move, and where they are held but should not be; the first of these again, with no
+    part of it that a step of this length would clip; and the dual value.
+    """
+    squares, free, chopped, reachable, dual = 0.0, 0.0, 0.0, 0.0, 0.0
+    for e in range(z.size):
+        value, left = np.float64(z[e]), np.float64(r[e])
+        answer = min(max(value + twice_c * left, -most), most)
+        squares += ((answer - value) / twice_c) ** 2
+        dual += 0.5 * value * (np.float64(y[e]) + left)
+        if abs(value) < most:
+            room = (most - value if left > 0.0 else most + value) / length
+            free += left * left
+            reachable += abs(left) * min(abs(left), room)
+        elif value * left < 0.0:
+            chopped += left * left
+    return squares, free, chopped, reachable, dual
 
 
 @njit(nogil=True, cache=True)
