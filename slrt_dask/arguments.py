@@ -8,10 +8,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from slrt_dask.combining import Constraints
-from slrt_dask.config import FitSettings
+from slrt_dask.config import FitSettings, check_goes_with_huber
 from slrt_dask.data.holding_out import FIBRES, SLICES, Kind, KindLike
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidConfig, InvalidInput
+from slrt_dask.losses import delta_of
 
 Number = TypeVar("Number", int, float)
 AUTO, CERTIFIED = "auto", "certified"
@@ -84,6 +85,7 @@ def settings_for(
     lambdas: object,
     center: bool | None,
     validation: ObservationStore | None,
+    loss: object = None,
     max_ranks: object = None,
     **others: Any,
 ) -> FitSettings:
@@ -95,6 +97,9 @@ def settings_for(
     if validation is not None:
         _check_store("validation", validation)
     constraints.check_shape(store.shape)
+    huber = delta_of(loss, store)
+    if huber is not None:
+        check_goes_with_huber(others.get("method", AUTO), bool(constraints))
     hankel = constraints.hankel
     if max_ranks is not None and not free.certified:
         raise InvalidConfig("max_ranks goes with ranks='certified', which grow up to them")
@@ -107,6 +112,7 @@ def settings_for(
         lambdas=None if lambdas is None else numbers("lambdas", lambdas, float),
         center=(free.ranks and not hankel) if center is None else center,
         constraint=hankel.to_dict() if hankel else None,
+        huber=huber,
         **others,
     )
     settings.check_shape(store.shape)

@@ -28,6 +28,7 @@ from slrt_dask.dual.sampling import dense_chunk
 from slrt_dask.enforcing import Enforced
 from slrt_dask.errors import InvalidInput, StoreNotFound
 from slrt_dask.exporting import write_dense, write_labelled
+from slrt_dask.losses import Huber
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
@@ -75,6 +76,11 @@ class Completion:
     def C(self) -> float:
         """Weight of the misfit, as given or found."""
         return self.header.cost_weight
+
+    @property
+    def loss(self) -> Huber | None:
+        """What misfits cost, delta being a number; None for their squares."""
+        return None if self.header.huber is None else Huber(self.header.huber)
 
     @property
     def records(self) -> tuple[IterationRecord, ...]:
@@ -222,8 +228,9 @@ class Completion:
     def __repr__(self) -> str:
         lengths = " × ".join(str(length) for length in self.shape)
         iterations = max(0, len(self.records) - 1)
+        loss = "" if self.loss is None else f"Huber's loss from {self.loss.delta:.4g}, "
         return (
-            f"Completion({lengths}, ranks {self.ranks}, {iterations} iterations)\n"
+            f"Completion({lengths}, ranks {self.ranks}, {loss}{iterations} iterations)\n"
             f"  {self.certificate}\n  {self.stop_reason.value}{self._capped()}"
         )
 

@@ -24,6 +24,7 @@ from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput, SlrtError
 from slrt_dask.given import accepting_arrays
+from slrt_dask.losses import Huber
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.recovery import persist
@@ -57,6 +58,7 @@ def complete(
     lambdas: tuple[float, ...] | None = None,
     method: str = "auto",
     inner: str = "joint",
+    loss: Huber | None = None,
     center: bool | None = None,
     gap_tolerance: float = 1e-3,
     gradient_tolerance: float = 1e-6,
@@ -93,6 +95,9 @@ def complete(
         which took the fewest sweeps on every tensor measured
     inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
         multipliers, as in the paper, which takes many more sweeps
+    loss : Huber(delta), which a few absurd observations cannot spoil; None for the squared misfit.
+        It takes no constraint. Held-out observations are then judged by it too: their error is
+        the root of its mean, which is the RMSE where no error exceeds delta
     center : fit the deviations from the observed mean; None does so where ranks are searched for
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
@@ -132,6 +137,7 @@ def complete(
         validation=validation,
         method=method,
         inner=inner,
+        loss=loss,
         gap_tolerance=gap_tolerance,
         gradient_tolerance=gradient_tolerance,
         max_iterations=max_iterations,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slrt_dask.cli.computing import Computing, computing_options
-from slrt_dask.cli.fit_options import HELD_OUT, PRECISION
+from slrt_dask.cli.fit_options import HELD_OUT, HUBER, PRECISION
+from slrt_dask.cli.fit_settings import loss_of
 from slrt_dask.cli.options import (
     AUTO,
     DIRECTORY,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--C", "C", type=NUMBER_OR_AUTO, metavar="NUMBER|auto", default=AUTO,
               help="A weight of the misfit to keep; searched for if left out.")  # fmt: skip
 @click.option("--lambdas", type=NUMBERS, metavar="L,L,…", help="Weights of the modes to keep.")
+@HUBER
 @click.option("--hankel", type=WHOLE_NUMBERS, metavar="T,T,…",
               help="Windows of low rank: offsets in every mode, 1 for a mode without.")  # fmt: skip
 @click.option(
@@ -56,6 +58,7 @@ def tune(
     quiet: bool,
     run: str | None,
     held_out: str | None,
+    huber: float | str | None,
     computing: Computing,
     **flags: Any,
 ) -> None:
@@ -81,6 +84,7 @@ def tune(
             found = search(
                 open_store(store),
                 constraint=None if hankel is None else Hankel(hankel),
+                loss=loss_of(huber),
                 validation=None if validation is None else open_store(validation),
                 held_out=held_out or AUTO,
                 run_directory=run,
@@ -115,6 +119,7 @@ def table(found: Tuning) -> str:
             "next  slrt-dask fit STORE --run DIR, which searches like this and keeps the factors; "
             "or, to fit these settings until they converge, "
             f"with --ranks {ranks} --C {found.settings.C:.6g} --lambdas {lambdas}"
-            + (" --center" if found.settings.center else ""),
+            + (" --center" if found.settings.center else "")
+            + (f" --huber {found.settings.huber:.6g}" if found.settings.huber else ""),
         ]
     )

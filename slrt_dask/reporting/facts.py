@@ -25,6 +25,7 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.errors import InvalidInput, SlrtError, StoreNotFound
 from slrt_dask.locking import is_locked
+from slrt_dask.losses import error_name
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.posing import weights_of
@@ -64,6 +65,8 @@ class Model:
     constraints: Constraints
     deviation: float | None
     """δ of a Hankel structure."""
+    huber: float | None = None
+    """δ of Huber's loss."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,10 @@ class Facts:
     @property
     def iterations(self) -> int:
         return self.records[-1].iteration if self.records else 0
+
+    @property
+    def error_name(self) -> str:
+        return error_name(self.model.huber)
 
     def mode_name(self, mode: int) -> str:
         return f"mode {mode}" if self.names is None else self.names[mode]
@@ -246,9 +253,10 @@ def _model(
         lambdas: tuple[float, ...] | None = completion.lambdas
         offset: float | None = completion.header.offset
         C, table = completion.C, completion.header.constraint
+        huber = completion.header.huber
     else:
         assert settings is not None
-        C, table = settings.C, settings.constraint
+        C, table, huber = settings.C, settings.constraint, settings.huber
         lambdas, offset = settings.lambdas, None
         if store is not None:
             lambdas = weights_of(settings, store.shape)
@@ -257,7 +265,7 @@ def _model(
     hankel, deviation = constraints.hankel, None
     if hankel is not None and lambdas is not None:
         deviation = hankel.stages(lambdas)[-1]
-    return Model(C, lambdas, offset, constraints, deviation)
+    return Model(C, lambdas, offset, constraints, deviation, huber)
 
 
 def _certificate(

@@ -11,6 +11,7 @@ import pytest
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.robust import RobustProblem
 from slrt_dask.dual.start import spectral_start
+from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim import ConjugateGradient, LimitedMemory, StopRules, minimise
@@ -160,6 +161,21 @@ def test_the_gradient_is_the_derivative_of_the_cost(order, robust):
     pairs = zip(made.problem.gradient(found), made.dense.gradient(exact), strict=True)
     for ours, theirs in pairs:
         np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_streamed_blocks_and_other_partitions_solve_the_same(order, robust, store_of):
+    made = robust(order, parts=1)
+    found = made.problem.evaluate(made.point, rtol=1e-3, warm=None)
+    store = store_of(made.dense.mask, made.dense.values, parts=3)
+    with LocalEngine(store, threads=2, streaming=Streaming(15)) as engine:
+        problem = robust_problem(engine, made.dense)
+        streamed = problem.evaluate(made.point, rtol=1e-3, warm=None)
+        assert streamed.cost == pytest.approx(found.cost, rel=1e-12)
+        other = dense_vector(engine, streamed.dual.name)
+        np.testing.assert_allclose(other, made.dual(found), atol=1e-10)
+        primal = made.problem.certify(found).primal
+        assert problem.certify(streamed).primal == pytest.approx(primal, rel=1e-12)
 
 
 def test_there_is_no_hessian(robust):
