@@ -38,7 +38,8 @@ class FitRequest:
         given = {**self.settings.to_dict(), **self.searched}
         for key in ("chosen", "certified"):
             del given[key]
-        return {**given, "loss": loss_of(given.pop("huber"))}
+        given["loss"] = loss_of(given.pop("huber"))
+        return given
 
 
 def loss_of(huber: float | str | None) -> Any:

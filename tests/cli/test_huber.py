@@ -46,7 +46,7 @@ def test_a_file_may_set_delta_and_flags_win(run_command, store, tmp_path, delta)
 def test_a_delta_that_makes_no_sense_is_named(run_command, store, tmp_path, command, delta):
     where = ("--C", "1", "--run", tmp_path / "run") if command == "fit" else ()
     said = run_command(command, store.path, "--ranks", "2,2,2", "--huber", delta, *where)
-    assert said.exit_code == 2 if "give" not in said.stderr else said.exit_code != 0
+    assert said.exit_code != 0
     assert f"delta of Huber's loss is {float(delta)!r}" in said.stderr
     assert not (tmp_path / "run").exists()
 
@@ -70,7 +70,7 @@ def test_a_plan_and_a_search_take_it(run_command, store, tmp_path):
     assert "This fits." in said.stdout, said.stderr
     said = run_command(
         "tune", store.path, "--ranks", "2,2,2", "--lambdas", "12,10,8", "--huber", "0.5",
-        "--threads", "1", "--quiet",
+        "--threads", "1", "--quiet", "--max-seconds", "0.2",
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
     assert "root mean Huber loss (from 0.5)" in said.stdout
