@@ -97,6 +97,8 @@ def settings_for(
     if validation is not None:
         _check_store("validation", validation)
     constraints.check_shape(store.shape)
+    if others.get("inner") == "alternating" and constraints.linear:
+        raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     huber = delta_of(loss, store)
     if huber is not None:
         check_goes_with_huber(others.get("method", AUTO), bool(constraints))

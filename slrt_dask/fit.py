@@ -22,7 +22,7 @@ from slrt_dask.connection import Connection
 from slrt_dask.data.holding_out import KindLike
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import InvalidInput, SlrtError
+from slrt_dask.errors import SlrtError
 from slrt_dask.given import accepting_arrays
 from slrt_dask.losses import Huber
 from slrt_dask.optim.records import Observer
@@ -95,9 +95,8 @@ def complete(
         which took the fewest sweeps on every tensor measured
     inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
         multipliers, as in the paper, which takes many more sweeps
-    loss : Huber(delta), which a few absurd observations cannot spoil; None for the squared misfit.
-        It takes no constraint. Held-out observations are then judged by it too: their error is
-        the root of its mean, which is the RMSE where no error exceeds delta
+    loss : Huber(delta), for data with outliers, without constraints; errors on held-out
+        observations are then the root of its mean. None for the squared misfit
     center : fit the deviations from the observed mean; None does so where ranks are searched for
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
@@ -124,8 +123,6 @@ def complete(
     """
     free = Free.of(ranks, C, held_out)
     constraints = constraints_of(constraint)
-    if inner == "alternating" and constraints.linear:
-        raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     settings = settings_for(
         store,
         free,

@@ -61,7 +61,6 @@ class Bounds:
     """What a certificate is made of, but for the largest eigenvalues.
 
     energy : ‖Z‖²/(4C);  overlap : ⟨Z, Y⟩;  captured : K values ‖U_kᵀ Z_k‖²
-    largest_multiple : of Z that the dual problem allows, where it bounds Z
     """
 
     primal: float
@@ -69,7 +68,6 @@ class Bounds:
     overlap: float
     captured: tuple[float, ...]
     weights: tuple[float, ...]
-    largest_multiple: float = math.inf
 
     @classmethod
     def of(
@@ -132,11 +130,7 @@ class Bounds:
             0.5 * w * largest for w, largest in zip(self.weights, eigenvalues, strict=True)
         )
         quadratic = self.energy + spectral
-        if quadratic <= 0.0:
-            return 0.0
-        best = max(self.overlap, 0.0) / (2 * quadratic)
-        multiple = min(best, self.largest_multiple)
-        return multiple * (max(self.overlap, 0.0) - multiple * quadratic)
+        return max(self.overlap, 0.0) ** 2 / (4 * quadratic) if quadratic > 0.0 else 0.0
 
 
 def captured(point: Point, row_sums: Point) -> tuple[float, ...]:

@@ -11,6 +11,7 @@ changes from one U to the next, so there is no Hessian.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
@@ -29,6 +30,21 @@ from slrt_dask.dual.sampling import ValidationErrors
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point
+
+
+@dataclass(frozen=True)
+class RobustBounds(Bounds):
+    """Bounds of a certificate; a multiple of Z that leaves its own bounds proves nothing."""
+
+    largest_multiple: float = math.inf
+
+    def _dual(self, eigenvalues: tuple[float, ...]) -> float:
+        pairs = zip(self.weights, eigenvalues, strict=True)
+        quadratic = self.energy + sum(0.5 * weight * largest for weight, largest in pairs)
+        if quadratic <= 0.0 or self.overlap <= 0.0:
+            return 0.0
+        multiple = min(self.overlap / (2 * quadratic), self.largest_multiple)
+        return multiple * (self.overlap - multiple * quadratic)
 
 
 class RobustProblem(DualProblem):
@@ -117,12 +133,12 @@ class RobustProblem(DualProblem):
         return bounds.certificate(lower, upper)
 
     def _bounds(self, point: Point, row_sums: Point, products: RobustProducts) -> Bounds:
-        """What a certificate is made of; a multiple of Z that leaves its bounds proves nothing."""
+        """What a certificate is made of, but for the largest eigenvalues."""
         primal = self.cost_weight * products.loss
         for factor, totals, weight in zip(point, row_sums, self.weights, strict=True):
             primal += 0.5 * weight * nuclear_norm(factor, totals) ** 2
         most = 2.0 * self.cost_weight * self.delta
-        return Bounds(
+        return RobustBounds(
             primal,
             products.z_dot_z / (4 * self.cost_weight),
             products.overlap,
