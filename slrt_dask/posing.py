@@ -57,6 +57,7 @@ def problem_of(
             weights=weights,
             delta=settings.huber,
             certificate_rtol=certificate_rtol,
+            max_inner_iterations=max_inner_iterations,
         )
     if not constraints:
         return DualProblem(

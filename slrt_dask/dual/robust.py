@@ -17,7 +17,13 @@ from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Bounds, Certificate, captured, nuclear_norm
 from slrt_dask.dual.operator import Factors
-from slrt_dask.dual.problem import DualProblem, Evaluation, InnerSummary, checked_norm
+from slrt_dask.dual.problem import (
+    MOST_INNER_ITERATIONS,
+    DualProblem,
+    Evaluation,
+    InnerSummary,
+    checked_norm,
+)
 from slrt_dask.dual.robust_steps import (
     Limited,
     MeasureRobust,
@@ -62,7 +68,7 @@ class RobustProblem(DualProblem):
         weights: tuple[float, ...],
         delta: float,
         certificate_rtol: float = 1e-5,
-        max_inner_iterations: int = 1000,
+        max_inner_iterations: int = MOST_INNER_ITERATIONS,
     ) -> None:
         super().__init__(
             engine,
