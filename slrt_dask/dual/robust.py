@@ -24,14 +24,8 @@ from slrt_dask.dual.problem import (
     InnerSummary,
     checked_norm,
 )
-from slrt_dask.dual.robust_steps import (
-    Limited,
-    MeasureRobust,
-    RobustOutcome,
-    RobustProducts,
-    RobustSize,
-    RobustSolve,
-)
+from slrt_dask.dual.robust_measures import Limited, MeasureRobust, RobustProducts, RobustSize
+from slrt_dask.dual.robust_steps import RobustOutcome, RobustSolve
 from slrt_dask.dual.sampling import ValidationErrors
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput
