@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from slrt_dask.hankel import Hankel
     from slrt_dask.linear import Linear
     from slrt_dask.live import LiveProgress
+    from slrt_dask.losses import Huber
     from slrt_dask.planning import plan
     from slrt_dask.reporting.api import report
     from slrt_dask.scoring import Scores, evaluate
@@ -41,6 +42,7 @@ _HOMES = {
     "Certificate": "dual.certificate",
     "Completion": "completion",
     "Hankel": "hankel",
+    "Huber": "losses",
     "Linear": "linear",
     "LiveProgress": "live",
     "Nonnegative": "constraints",
@@ -67,6 +69,7 @@ __all__ = [
     "Certificate",
     "Completion",
     "Hankel",
+    "Huber",
     "Linear",
     "LiveProgress",
     "Nonnegative",

@@ -8,10 +8,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from slrt_dask.combining import Constraints
-from slrt_dask.config import MODES, WITHOUT_CONSTRAINTS, FitSettings
+from slrt_dask.config import MODES, WITHOUT_CONSTRAINTS, FitSettings, check_goes_with_huber
 from slrt_dask.data.holding_out import FIBRES, SLICES, Kind, KindLike
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidConfig, InvalidInput
+from slrt_dask.losses import delta_of
 
 Number = TypeVar("Number", int, float)
 AUTO, CERTIFIED = "auto", "certified"
@@ -100,6 +101,7 @@ def settings_for(
     lambdas: object,
     center: bool | str | None,
     validation: ObservationStore | None,
+    loss: object = None,
     max_ranks: object = None,
     **others: Any,
 ) -> FitSettings:
@@ -111,6 +113,11 @@ def settings_for(
     if validation is not None:
         _check_store("validation", validation)
     constraints.check_shape(store.shape)
+    if others.get("inner") == "alternating" and constraints.linear:
+        raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
+    huber = delta_of(loss, store)
+    if huber is not None:
+        check_goes_with_huber(others.get("method", AUTO), bool(constraints))
     hankel = constraints.hankel
     if max_ranks is not None and not free.certified:
         raise InvalidConfig("max_ranks goes with ranks='certified', which grow up to them")
@@ -123,6 +130,7 @@ def settings_for(
         lambdas=None if lambdas is None else numbers("lambdas", lambdas, float),
         center=_centring(center, free, constraints),
         constraint=hankel.to_dict() if hankel else None,
+        huber=huber,
         **others,
     )
     settings.check_shape(store.shape)

@@ -8,7 +8,6 @@ time, as dask tasks; the whole tensor is never formed unless the caller does it.
 from __future__ import annotations
 
 import functools
-import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import numpy as np
 from dask.base import tokenize
 from numpy.typing import ArrayLike, NDArray
 
-from slrt_dask import model_files, model_reads
+from slrt_dask import completed_chunks, model_files, model_reads
 from slrt_dask.combining import constraints_of
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, exists, normal_path
@@ -26,18 +25,15 @@ from slrt_dask.data.progress import Progress
 from slrt_dask.dense_reads import dense_values, read_tensor
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.offsets import Offset
-from slrt_dask.dual.sampling import dense_chunk
 from slrt_dask.enforcing import Enforced
 from slrt_dask.errors import InvalidInput, StoreNotFound
 from slrt_dask.exporting import write_dense, write_labelled
+from slrt_dask.losses import Huber
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.queries import checked_places, predicted
 from slrt_dask.temporary import TemporaryPlace
-
-CHUNK_BYTES = 2**25
-"""Size of a chunk of the dense tensor, unless the caller chooses."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -93,6 +89,11 @@ class Completion:
         return model_files.read_offset(self.path, self.header)
 
     @property
+    def loss(self) -> Huber | None:
+        """What misfits cost, delta being a number; None for their squares."""
+        return None if self.header.huber is None else Huber(self.header.huber)
+
+    @property
     def records(self) -> tuple[IterationRecord, ...]:
         """One row per iteration of the fit."""
         return self.header.records
@@ -146,7 +147,9 @@ class Completion:
         check_support(self.header)
         if not 0 <= mode < len(self.shape):
             raise InvalidInput(f"mode is {mode}; give one from 0 to {len(self.shape) - 1}")
-        return self._lazy(_support_task, self._sizes(chunks), digest=self.header.digest, mode=mode)
+        return self._lazy(
+            completed_chunks.support_task, self._sizes(chunks), digest=self.header.digest, mode=mode
+        )
 
     def to_dask(self, chunks: tuple[int, ...] | None = None, *, enforce: bool = False) -> Any:
         """The whole tensor as a lazy dask array of shape `shape`.
@@ -163,7 +166,9 @@ class Completion:
             # Bounds hold as it is stored.
             return self._lazy(read_tensor, sizes)
         enforced = Enforced.of(self.header) if enforce else None
-        return self._lazy(_chunk_task, sizes, digest=self.header.digest, enforced=enforced)
+        return self._lazy(
+            completed_chunks.chunk_task, sizes, digest=self.header.digest, enforced=enforced
+        )
 
     def _lazy(self, task: Callable[..., Any], sizes: tuple[int, ...], **given: Any) -> Any:
         """The tensor as the dask array whose blocks `task` makes."""
@@ -238,8 +243,9 @@ class Completion:
     def __repr__(self) -> str:
         lengths = " × ".join(str(length) for length in self.shape)
         iterations = max(0, len(self.records) - 1)
+        loss = "" if self.loss is None else f"Huber's loss from {self.loss.delta:.4g}, "
         return (
-            f"Completion({lengths}, ranks {self.ranks}, {iterations} iterations)\n"
+            f"Completion({lengths}, ranks {self.ranks}, {loss}{iterations} iterations)\n"
             f"  {self.certificate}\n  {self.stop_reason.value}{self._capped()}"
         )
 
@@ -253,21 +259,14 @@ class Completion:
         return completion_html(self)
 
     def _sizes(self, chunks: tuple[int, ...] | None) -> tuple[int, ...]:
-        sizes = self._chunk_sizes() if chunks is None else chunks
+        sizes = (
+            completed_chunks.chunk_sizes(self.shape, self.header.slab_mode)
+            if chunks is None
+            else chunks
+        )
         if len(sizes) != len(self.shape) or any(size < 1 for size in sizes):
             raise InvalidInput(f"chunks must be {len(self.shape)} positive numbers, not {sizes}")
         return sizes
-
-    def _chunk_sizes(self) -> tuple[int, ...]:
-        """Whole slices of the slab mode; the other modes are cut only where one does not fit."""
-        sizes = list(self.shape)
-        entries = CHUNK_BYTES // 8
-        by_length = sorted(range(len(sizes)), key=lambda k: -sizes[k])
-        by_length.remove(self.header.slab_mode)
-        for mode in (self.header.slab_mode, *by_length):
-            others = math.prod(sizes) // sizes[mode]
-            sizes[mode] = min(sizes[mode], max(1, entries // others))
-        return tuple(sizes)
 
 
 def load_completion(path: StorePath) -> Completion:
@@ -286,31 +285,3 @@ def load_completion(path: StorePath) -> Completion:
         )
     header = model_files.read_model_header(place)
     return Completion(place, header, model_files.read_factors(place, header))
-
-
-def _chunk_task(
-    *,
-    path: str,
-    digest: str,
-    enforced: Enforced | None,
-    held: object,
-    block_info: dict[Any, Any] | None = None,
-) -> NDArray[np.float64]:
-    assert block_info is not None
-    ranges = tuple(range(first, stop) for first, stop in block_info[None]["array-location"])
-    model = model_reads.opened_model(path, digest).model
-    columns, dual = model_reads.dual_slices(path, digest, ranges[model.slab_mode])
-    chunk = dense_chunk(model, columns, dual, ranges)
-    if enforced is not None:
-        enforced.on_chunk(chunk, ranges, path, digest, columns)
-    return chunk
-
-
-def _support_task(
-    *, path: str, digest: str, mode: int, held: object, block_info: dict[Any, Any] | None = None
-) -> NDArray[np.int64]:
-    from slrt_dask.support import support_chunk
-
-    assert block_info is not None
-    ranges = tuple(range(first, stop) for first, stop in block_info[None]["array-location"])
-    return support_chunk(path, digest, ranges, mode)

@@ -39,6 +39,7 @@ class FitSettings:
     constraint : the table of a constraint, several such tables, or None
     certified : whether the ranks are only the highest allowed: they begin at one, or at those of
         the start, and grow until the certified gap closes
+    huber : δ of Huber's loss; None for the squared misfit
     patience : iterations without a smaller error on held-out observations that end the fit, which
         then goes back to its best point; None for as many as the tolerances ask for
     chosen : whether the factors that it starts from were chosen on held-out observations, where
@@ -61,6 +62,7 @@ class FitSettings:
     chosen: bool = False
     certified: bool = False
     patience: int | None = None
+    huber: float | None = None
 
     def __post_init__(self) -> None:
         if not self.ranks or any(not _is_whole(rank) or rank < 1 for rank in self.ranks):
@@ -103,6 +105,9 @@ class FitSettings:
             raise InvalidConfig(
                 "method 'rtr' takes no constraints but Hankel; use 'rcg', 'lbfgs' or 'auto'"
             )
+        if self.huber is not None:
+            check_huber(self.huber)
+            check_goes_with_huber(self.method, self.constraint is not None)
         if not _is_whole(self.seed) or self.seed < 0:
             raise InvalidConfig(f"seed is {self.seed!r}; give a whole number, at least 0")
 
@@ -164,6 +169,27 @@ def read_settings(path: str | os.PathLike[str], section: str = "fit") -> dict[st
                 f"{', '.join(sorted(known))}"
             )
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def check_huber(delta: Any) -> None:
+    """Refuse what cannot be δ of Huber's loss."""
+    if not (_is_finite(delta) and delta > 0.0):
+        raise InvalidConfig(
+            f"delta of Huber's loss is {delta!r}; give a positive number in the units of the data, "
+            "or 'auto'"
+        )
+
+
+def check_goes_with_huber(method: str, constrained: bool) -> None:
+    """Refuse what there is no solver for."""
+    if constrained:
+        raise InvalidConfig(
+            "Huber's loss and constraints do not go together yet; leave out one of them"
+        )
+    if method == "rtr":
+        raise InvalidConfig(
+            "method 'rtr' needs a Hessian, which Huber's loss has not; use 'lbfgs', 'rcg' or 'auto'"
+        )
 
 
 def _is_whole(value: object) -> bool:

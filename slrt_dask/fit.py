@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,23 @@ from typing import Any
 import distributed
 
 from slrt_dask.arguments import Free, settings_for
-from slrt_dask.checkpoint import Cadence, newest_iteration
+from slrt_dask.checkpoint import Cadence
 from slrt_dask.combining import Constraint, Constraints, constraints_of
 from slrt_dask.completion import Completion, load_completion
 from slrt_dask.connection import Connection
 from slrt_dask.data.holding_out import KindLike
 from slrt_dask.data.location import scratch_parent
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.errors import InvalidInput, SlrtError
+from slrt_dask.errors import SlrtError
+from slrt_dask.fitting import fit_in, fit_persistently, fit_without_a_directory
 from slrt_dask.given import accepting_arrays
+from slrt_dask.losses import Huber
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
-from slrt_dask.recovery import persist
 from slrt_dask.request import Request
 from slrt_dask.runs import (
-    CHECKPOINTS,
     ROWS,
     RunDirectory,
-    create_run,
     is_begun,
     open_run,
     refuse_used_directory,
@@ -40,11 +38,8 @@ from slrt_dask.runs import (
 )
 from slrt_dask.searching import open_search, searched
 from slrt_dask.temporary import TemporaryPlace
-from slrt_dask.usage import UsageKeeper
 
 UNFINISHED = (StopReason.INTERRUPTED,)
-WITHOUT_A_DIRECTORY = "60s"
-"""How often a fit on a cluster that keeps no run makes sure that it need not begin again."""
 
 
 @accepting_arrays
@@ -57,6 +52,7 @@ def complete(
     lambdas: tuple[float, ...] | None = None,
     method: str = "auto",
     inner: str = "joint",
+    loss: Huber | None = None,
     center: bool | str | None = None,
     gap_tolerance: float = 1e-3,
     gradient_tolerance: float = 1e-6,
@@ -93,6 +89,8 @@ def complete(
         which took the fewest sweeps on every tensor measured
     inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
         multipliers, as in the paper, which takes many more sweeps
+    loss : Huber(delta), for data with outliers, without constraints; errors on held-out
+        observations are then the root of its mean. None for the squared misfit
     center : fit the deviations from the observed mean (True); or, with "modes", from offsets: that
         mean and one number per index of every mode (users and items, stations and hours), shrunken
         where there are few observations; "auto" takes the better of the two on held-out
@@ -123,8 +121,6 @@ def complete(
     """
     constraints = constraints_of(constraint)
     free = Free.of(ranks, C, held_out, center, constraints)
-    if inner == "alternating" and constraints.linear:
-        raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     settings = settings_for(
         store,
         free,
@@ -136,6 +132,7 @@ def complete(
         validation=validation,
         method=method,
         inner=inner,
+        loss=loss,
         gap_tolerance=gap_tolerance,
         gradient_tolerance=gradient_tolerance,
         max_iterations=max_iterations,
@@ -158,9 +155,9 @@ def complete(
         if free.anything:
             request, events = searched(request, free, observers, where)
         if where is None and connection is not None:
-            return _fit_without_a_directory(request, observers, events)
+            return fit_without_a_directory(request, observers, events)
         remedy = "start workers and resume the run"
-        return _fit_in(request, where, observers, cadence, remedy, events)
+        return fit_in(request, where, observers, cadence, remedy, events)
 
 
 def resume(
@@ -186,7 +183,7 @@ def resume(
             )
             request, events = searched(request, found.free, observers, found.path)
             events.insert(0, "resumed")
-            return _fit_in(request, found.path, observers, cadence, remedy, events)
+            return fit_in(request, found.path, observers, cadence, remedy, events)
     run = open_run(run_directory)
     with contextlib.ExitStack() as stack:
         done = ended(run)
@@ -201,7 +198,9 @@ def resume(
         request = Request(
             store, run.settings, connection, memory_limit, threads, validation, run.read_start()
         )
-        return _persisted(request, lambda: run, run.path, observers, cadence, ["resumed"], remedy)
+        return fit_persistently(
+            request, lambda: run, run.path, observers, cadence, ["resumed"], remedy
+        )
 
 
 def ended(run: RunDirectory) -> Completion | None:
@@ -246,75 +245,3 @@ def _stored(
             if not is_begun(where):
                 shutil.rmtree(where if is_new else path, ignore_errors=True)
             raise
-
-
-def _fit_without_a_directory(
-    request: Request, observers: Sequence[Observer[Any]], events: list[str]
-) -> Completion:
-    """Fit on a cluster; what workers may lose is kept beside the observations, which they see."""
-    held = TemporaryPlace(scratch_parent(request.store.path))
-    where, cadence = Path(held.path) / "run", Cadence.of(WITHOUT_A_DIRECTORY)
-    done = _fit_in(request, where, observers, cadence, "give a run directory", events, held)
-    shutil.rmtree(where / CHECKPOINTS, ignore_errors=True)
-    return done
-
-
-def _fit_in(
-    request: Request,
-    where: Path | None,
-    observers: Sequence[Observer[Any]],
-    cadence: Cadence,
-    remedy: str,
-    events: list[str],
-    held: TemporaryPlace | None = None,
-) -> Completion:
-    """Fit with a new run directory, or without one."""
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def run() -> RunDirectory | None:
-            # Not before the fit is loaded and nothing was refused: a directory that is made stays.
-            if where is None:
-                return None
-            return stack.enter_context(
-                create_run(
-                    where, request.store, request.validation, request.settings, held, request.start
-                )
-            )
-
-        return _persisted(request, run, where, observers, cadence, events, remedy)
-
-
-def _persisted(
-    request: Request,
-    run: Callable[[], RunDirectory | None],
-    where: Path | None,
-    observers: Sequence[Observer[Any]],
-    cadence: Cadence,
-    events: list[str],
-    remedy: str,
-) -> Completion:
-    """Fit, and begin again from the newest checkpoint when workers are lost or join."""
-
-    usage = UsageKeeper()
-
-    def attempt() -> Completion:
-        with request.fitting() as fit:
-            return fit.run(run(), observers, cadence, events, usage)
-
-    def reached() -> int:
-        return -1 if where is None else newest_iteration(where / CHECKPOINTS)
-
-    try:
-        return persist(
-            attempt,
-            request.connection,
-            plan=request.plan,
-            reached=reached,
-            events=events,
-            remedy=remedy,
-        )
-    finally:
-        for observer in observers:
-            if hasattr(observer, "on_end"):
-                observer.on_end()

@@ -58,6 +58,7 @@ class ModelHeader:
     constraint : its table, or several;  correction : the header of the corrections' store
     dense : whether the tensor itself is kept, and neither dual entries nor sums
     drawn : how far towards the middle of its bounds the tensor has to go before these are added
+    huber : δ of Huber's loss; None for the squared misfit
     """
 
     dual: StoreHeader
@@ -73,6 +74,7 @@ class ModelHeader:
     correction: StoreHeader | None = None
     drawn: float = 0.0
     dense: bool = False
+    huber: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,6 +117,7 @@ class ModelHeader:
             "slrt_lambdas": list(self.lambdas),
             "slrt_ranks": list(self.records[-1].ranks) if self.records else [],
             "slrt_stop_reason": self.stop_reason.value,
+            **({} if self.huber is None else {"slrt_huber": self.huber}),
         }
 
     def to_block(self) -> dict[str, Any]:
@@ -134,6 +137,8 @@ class ModelHeader:
             "drawn": self.drawn,
             "dense": self.dense,
             "correction_digest": None if self.correction is None else self.correction.digest,
+            # earlier models do not have it
+            **({} if self.huber is None else {"huber": self.huber}),
         }
 
 
@@ -288,6 +293,7 @@ def _header_of(body: dict[str, Any], dual: StoreHeader) -> ModelHeader:
         constraint=body["constraint"],
         drawn=body["drawn"],
         dense=body["dense"],
+        huber=body.get("huber"),
     )
 
 

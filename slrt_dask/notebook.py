@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from slrt_dask.curves import fit_curves, search_curves
 from slrt_dask.data import html
+from slrt_dask.losses import error_name
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
@@ -36,7 +37,10 @@ def completion_html(done: Completion) -> str:
     ]
     if certificate.violation:
         rows.append(("constraints missed by", f"{certificate.violation:.2g}"))
-    rows += [("C", f"{done.C:.6g}"), *_effort(done), ("ended", done.stop_reason.value)]
+    rows.append(("C", f"{done.C:.6g}"))
+    if done.loss is not None:
+        rows.append(("loss", f"Huber's, delta {done.loss.delta:.6g}"))
+    rows += [*_effort(done), ("ended", done.stop_reason.value)]
     return html.panel(
         "Completion",
         f"{done.header.about['name'] or ''} {lengths}",
@@ -65,7 +69,10 @@ def tuning_html(found: Tuning) -> str:
         "Tuning",
         f"{len(best)} settings tried",
         html.note(found),
-        html.table(("ranks", "C·λ", "held-out RMSE", "sweeps", "seconds"), rows),
+        html.table(
+            ("ranks", "C·λ", f"held-out {error_name(found.settings.huber)}", "sweeps", "seconds"),
+            rows,
+        ),
         html.note(f"and {left_out} worse ones", faint=True) if left_out else "",
         search_curves(found.history),
     )
@@ -84,7 +91,7 @@ def _effort(done: Completion) -> list[tuple[str, object]]:
     ]
     errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
     if errors:
-        rows.append(("validation RMSE", f"{errors[-1]:.6g}"))
+        rows.append((f"validation {error_name(done.header.huber)}", f"{errors[-1]:.6g}"))
     capped = sum(not record.inner_converged for record in done.records)
     if capped:
         rows.append(("inner solves", f"those of {capped} iterations hit their limit"))

@@ -183,7 +183,8 @@ class Fit:
         # of its curvature is not true for long.
         if isinstance(self.problem, BoundedProblem):
             return ConjugateGradient
-        numbers = sum(n * r for n, r in zip(self.engine.store.shape, self.settings.ranks, strict=True))
+        shape, ranks = self.engine.store.shape, self.settings.ranks
+        numbers = sum(length * rank for length, rank in zip(shape, ranks, strict=True))
         if self.settings.certified and numbers <= SMALL_FACTORS:
             return partial(LimitedMemory, memory=LONG_MEMORY)
         return LimitedMemory

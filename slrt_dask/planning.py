@@ -12,6 +12,7 @@ from slrt_dask.combining import Constraint, constraints_of
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.plan import Plan
 from slrt_dask.errors import InvalidInput
+from slrt_dask.losses import Huber
 from slrt_dask.request import plan_of
 from slrt_dask.temporary import TemporaryPlace
 
@@ -21,6 +22,7 @@ def plan(
     ranks: tuple[int, ...] | str,
     *,
     constraint: Constraint | Sequence[Constraint] | None = None,
+    loss: Huber | None = None,
     client: distributed.Client | None = None,
     memory_limit: int | str | None = None,
     threads: int | None = None,
@@ -41,6 +43,7 @@ def plan(
         ranks=ranks,
         C=1.0,
         lambdas=None,
+        loss=loss,
         center=False,
         validation=None,
         precision=precision,

@@ -16,6 +16,7 @@ from slrt_dask.dual.coupling import LinearRows, RowStore
 from slrt_dask.dual.hankel.observed import Box
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.problem import MOST_INNER_ITERATIONS, DualProblem
+from slrt_dask.dual.robust import RobustProblem
 from slrt_dask.dual.working_set import Places
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.embedded import EmbeddedStore
@@ -48,6 +49,16 @@ def problem_of(
     weights = weights_of(settings, engine.store.shape)
     certificate_rtol = _certificate_rtol(settings)
     constraints = constraints_of(settings.constraint)
+    if settings.huber is not None:
+        return RobustProblem(
+            engine,
+            first_ranks(settings),
+            cost_weight=settings.C,
+            weights=weights,
+            delta=settings.huber,
+            certificate_rtol=certificate_rtol,
+            max_inner_iterations=max_inner_iterations,
+        )
     if not constraints:
         return DualProblem(
             engine,

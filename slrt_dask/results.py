@@ -63,6 +63,7 @@ def write_result(
         observations=fit.engine.store.digest,
         checksums={},
         constraint=json.loads(json.dumps(fit.settings.constraint)),
+        huber=fit.settings.huber,
     )
     write = _write_tensor if isinstance(fit.problem, HankelProblem) else _write_dual
     written = write(fit, path, header, evaluation)

@@ -101,7 +101,7 @@ class RunDirectory:
     def binding(self) -> dict[str, Any]:
         """What a checkpoint belongs to: it is of no use to another fit."""
         settings = json.loads(json.dumps(self.settings.to_dict()))
-        for key in ("chosen", "patience"):
+        for key in ("chosen", "patience", "huber"):
             if not settings[key]:
                 del settings[key]  # which earlier runs do not have
         return {"observations": self.observations, "settings": settings}

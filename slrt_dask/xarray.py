@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slrt_dask.completion import Completion
     from slrt_dask.data.holding_out import KindLike
     from slrt_dask.data.store import ObservationStore
+    from slrt_dask.losses import Huber
     from slrt_dask.optim.records import Observer
 
 xarray = load("xarray", extra="xarray")
@@ -44,6 +45,7 @@ class CompletionAccessor:
         lambdas: tuple[float, ...] | None = None,
         method: str = "auto",
         inner: str = "joint",
+        loss: Huber | None = None,
         center: bool | str | None = None,
         gap_tolerance: float = 1e-3,
         gradient_tolerance: float = 1e-6,
@@ -79,6 +81,7 @@ class CompletionAccessor:
             lambdas=lambdas,
             method=method,
             inner=inner,
+            loss=loss,
             center=center,
             gap_tolerance=gap_tolerance,
             gradient_tolerance=gradient_tolerance,

@@ -150,7 +150,7 @@ def test_all_exports_agree(done, tmp_path):
 
 
 def test_default_chunks_are_bounded(plain, monkeypatch):
-    monkeypatch.setattr("slrt_dask.completion.CHUNK_BYTES", 8 * 20)
+    monkeypatch.setattr("slrt_dask.completed_chunks.CHUNK_BYTES", 8 * 20)
     lazy = plain.to_dask()
     assert max(np.prod([c[0] for c in lazy.chunks]), 0) <= 20
     close(lazy.compute(), dense_formula(plain))

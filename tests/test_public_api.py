@@ -26,6 +26,7 @@ CALLS = {
             "constraint": None,
             "C": "auto",
             "lambdas": None,
+            "loss": None,
             "method": "auto",
             "center": None,
             "gap_tolerance": 1e-3,
@@ -57,6 +58,7 @@ CALLS = {
     "Bounds": (("lower", "upper"), {"where": "all"}),
     "Linear": (("A", "b"), {"kind": ">="}),
     "Hankel": (("tau",), {"deviation": "auto"}),
+    "Huber": (("delta",), {}),
 }
 
 STORE = ("shape", "nnz", "order", "partitions", "indices", "values", "mean", "split")

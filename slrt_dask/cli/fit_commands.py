@@ -14,12 +14,13 @@ import click
 from slrt_dask.cli.centring import CentringCommand
 from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.fit_options import (
+    HUBER,
     PRECISION,
     constraint_options,
     fit_options,
     run_options,
 )
-from slrt_dask.cli.fit_settings import FitRequest, constraint_table, requested
+from slrt_dask.cli.fit_settings import FitRequest, constraint_table, loss_of, requested
 from slrt_dask.cli.interrupts import interrupt_explained, search_can_go_on
 from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options, is_verbose
 
@@ -46,11 +47,17 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     help="Of the solver's vectors.",
 )
+@HUBER
 @constraint_options
 @computing_options
 @common_options
 def plan(
-    store: str, ranks: tuple[int, ...], precision: str, computing: Computing, **flags: Any
+    store: str,
+    ranks: tuple[int, ...],
+    precision: str,
+    huber: float | str | None,
+    computing: Computing,
+    **flags: Any,
 ) -> None:
     """Say what a fit of STORE would need, and whether that fits; nothing is computed.
 
@@ -63,12 +70,17 @@ def plan(
     from slrt_dask.config import FitSettings
     from slrt_dask.data.store import open_store
     from slrt_dask.errors import MemoryBudgetExceeded
+    from slrt_dask.losses import delta_of
     from slrt_dask.request import plan_of
 
     opened = open_store(store)
     given = {key: value for key, value in flags.items() if value is not None}
     settings = FitSettings(
-        ranks=ranks, C=1.0, precision=precision, constraint=constraint_table(given)
+        ranks=ranks,
+        C=1.0,
+        precision=precision,
+        constraint=constraint_table(given),
+        huber=delta_of(loss_of(huber), opened),
     )
     settings.check_shape(opened.shape)
     with computing.connected() as client:
@@ -261,15 +273,19 @@ def is_chosen(done: Completion) -> bool:
 
 def outcome(done: Completion, run: str, seconds: float) -> str:
     """What a fit came to, and what to do with it."""
+    from slrt_dask.losses import error_name
+
     iterations, sweeps = max(0, len(done.records) - 1), sum(row.sweeps for row in done.records)
     errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
-    validated = [f"validation   RMSE {errors[-1]:.6g}"] if errors else []
+    validated = [f"validation   {error_name(done.header.huber)} {errors[-1]:.6g}"] if errors else []
     settings = [f"settings     {done.records[0].event}"] if is_chosen(done) else []
+    loss = [] if done.loss is None else [f"loss         Huber's, delta {done.loss.delta:.6g}"]
     name = shlex.quote(run)
     further = f"resume {name} to go on, " if done.stop_reason.name == "INTERRUPTED" else ""
     return "\n".join(
         [
             *settings,
+            *loss,
             f"certificate  {done.certificate}",
             f"stop         {done.stop_reason.value}",
             f"effort       {iterations:,} iteration{'s' * (iterations != 1)}, {sweeps:,} sweeps, "

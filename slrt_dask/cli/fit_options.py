@@ -55,6 +55,15 @@ HELD_OUT = click.option(
 )
 
 
+HUBER = click.option(
+    "--huber",
+    type=NUMBER_OR_AUTO,
+    metavar="DELTA|auto",
+    help="Huber's loss: observations that are missed by more than DELTA pull no harder than that. "
+    "auto: from the spread of the values [the squared misfit].",
+)
+
+
 def fit_options(command: Callable[..., None]) -> Callable[..., None]:
     """The flags of the settings; left out, the file decides, or else the default."""
     for option in reversed(
@@ -115,6 +124,7 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Or when the error on --validation has not fallen for N iterations; the best "
                 "of them is kept [no such limit].",
             ),
+            HUBER,
             HELD_OUT,
             click.option("--precision", type=PRECISION, help="Of the solver's vectors [float64]."),
             click.option("--seed", type=int, help="Of the starting point [0]."),

@@ -38,7 +38,15 @@ class FitRequest:
         given = {**self.settings.to_dict(), **self.searched}
         for key in ("chosen", "certified"):
             del given[key]
+        given["loss"] = loss_of(given.pop("huber"))
         return given
+
+
+def loss_of(huber: float | str | None) -> Any:
+    """The loss with this δ, which may be "auto"; None for the squared misfit."""
+    from slrt_dask.losses import Huber
+
+    return None if huber is None else Huber(huber)
 
 
 def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
@@ -74,6 +82,8 @@ def _left_open(values: dict[str, Any]) -> dict[str, Any]:
             searched["center"] = None
     if "C" in searched:
         values["C"] = 1.0
+    if values.get("huber") == AUTO:
+        searched["huber"] = values.pop("huber")
     return searched
 
 

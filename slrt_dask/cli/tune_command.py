@@ -9,7 +9,8 @@ import click
 
 from slrt_dask.cli.centring import MODES, CentringCommand, center_options
 from slrt_dask.cli.computing import Computing, computing_options
-from slrt_dask.cli.fit_options import HELD_OUT, PRECISION
+from slrt_dask.cli.fit_options import HELD_OUT, HUBER, PRECISION
+from slrt_dask.cli.fit_settings import loss_of
 from slrt_dask.cli.options import (
     AUTO,
     DIRECTORY,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
               help="A weight of the misfit to keep; searched for if left out.")  # fmt: skip
 @click.option("--lambdas", type=NUMBERS, metavar="L,L,…", help="Weights of the modes to keep.")
 @center_options
+@HUBER
 @click.option("--hankel", type=WHOLE_NUMBERS, metavar="T,T,…",
               help="Windows of low rank: offsets in every mode, 1 for a mode without.")  # fmt: skip
 @click.option(
@@ -58,6 +60,7 @@ def tune(
     quiet: bool,
     run: str | None,
     held_out: str | None,
+    huber: float | str | None,
     computing: Computing,
     **flags: Any,
 ) -> None:
@@ -83,6 +86,7 @@ def tune(
             found = search(
                 open_store(store),
                 constraint=None if hankel is None else Hankel(hankel),
+                loss=loss_of(huber),
                 validation=None if validation is None else open_store(validation),
                 held_out=held_out or AUTO,
                 run_directory=run,
@@ -121,6 +125,7 @@ def table(found: Tuning) -> str:
             "next  slrt-dask fit STORE --run DIR, which searches like this and keeps the factors; "
             "or, to fit these settings until they converge, "
             f"with --ranks {ranks} --C {found.settings.C:.6g} --lambdas {lambdas}"
-            + {False: "", True: " --center", MODES: f" --center {MODES}"}[found.settings.center],
+            + {False: "", True: " --center", MODES: f" --center {MODES}"}[found.settings.center]
+            + (f" --huber {found.settings.huber:.6g}" if found.settings.huber else ""),
         ]
     )

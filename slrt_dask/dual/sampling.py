@@ -148,14 +148,26 @@ def _local_sums_in_box(
     return sums
 
 
+def huber_roots(errors: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+    """Numbers (m,) whose squares are Huber's loss of the errors."""
+    sizes = np.abs(errors)
+    beyond = sizes > delta
+    sizes[beyond] = np.sqrt(delta * (2.0 * sizes[beyond] - delta))
+    return sizes
+
+
 @dataclass(frozen=True)
 class ValidationErrors(Program):
-    """Squared errors at the held-out places that the blocks carry, by what was held out."""
+    """Squared errors at the held-out places that the blocks carry, by what was held out.
+
+    delta : δ of Huber's loss, which then takes the place of the square
+    """
 
     vector: str
     factors: Factors
     weights: tuple[float, ...]
     kind: Kind = SINGLY
+    delta: float | None = None
 
     label = "validate"
 
@@ -171,7 +183,10 @@ class ValidationErrors(Program):
         if queries is None or wanted is None:
             return counts, squares
         found = sample_queries(block.index, queries, dual, self.factors, self.weights, message)
-        errors = SquaredErrors.of(self.kind, queries.rows, found - wanted)
+        missed = found - wanted
+        if self.delta is not None:
+            missed = huber_roots(missed, self.delta)
+        errors = SquaredErrors.of(self.kind, queries.rows, missed)
         return counts + errors.counts, squares + errors.squares
 
     def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:

@@ -138,9 +138,9 @@ def _overfitting(facts: Facts) -> Iterator[str]:
     lowest, at = min(errors)
     if errors[-1][0] > OVERFITTED * lowest:
         yield (
-            f"Held-out observations were predicted best at iteration {at} (RMSE {plain(lowest)}), "
-            f"and less well since (now {plain(errors[-1][0])}): smaller ranks or a smaller C may "
-            f"predict better."
+            f"Held-out observations were predicted best at iteration {at} "
+            f"({facts.error_name} {plain(lowest)}), and less well since (now "
+            f"{plain(errors[-1][0])}): smaller ranks or a smaller C may predict better."
         )
 
 

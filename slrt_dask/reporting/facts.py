@@ -25,6 +25,7 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.errors import InvalidInput, SlrtError, StoreNotFound
 from slrt_dask.locking import is_locked
+from slrt_dask.losses import error_name
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.posing import weights_of
@@ -66,6 +67,8 @@ class Model:
     """δ of a Hankel structure."""
     has_effects: bool = False
     """Whether every index of every mode has an offset of its own, besides."""
+    huber: float | None = None
+    """δ of Huber's loss."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,10 @@ class Facts:
     @property
     def iterations(self) -> int:
         return self.records[-1].iteration if self.records else 0
+
+    @property
+    def error_name(self) -> str:
+        return error_name(self.model.huber)
 
     def mode_name(self, mode: int) -> str:
         return f"mode {mode}" if self.names is None else self.names[mode]
@@ -253,10 +260,10 @@ def _model(
         lambdas: tuple[float, ...] | None = completion.lambdas
         offset: float | None = completion.header.offset
         C, table = completion.C, completion.header.constraint
-        has_effects = completion.header.has_effects
+        has_effects, huber = completion.header.has_effects, completion.header.huber
     else:
         assert settings is not None
-        has_effects = settings.center == MODES
+        has_effects, huber = settings.center == MODES, settings.huber
         C, table = settings.C, settings.constraint
         lambdas, offset = settings.lambdas, None
         if store is not None:
@@ -266,7 +273,7 @@ def _model(
     hankel, deviation = constraints.hankel, None
     if hankel is not None and lambdas is not None:
         deviation = hankel.stages(lambdas)[-1]
-    return Model(C, lambdas, offset, constraints, deviation, has_effects)
+    return Model(C, lambdas, offset, constraints, deviation, has_effects, huber)
 
 
 def _certificate(

@@ -80,7 +80,7 @@ def convergence_section(facts: Facts) -> Markup:
         [
             tag("p", reason, class_="lead"),
             tag("div", *figures, class_="charts"),
-            folded("The history in numbers", _history(records)),
+            folded("The history in numbers", _history(records, facts.error_name)),
         ]
     )
 
@@ -97,7 +97,7 @@ def _charts(facts: Facts) -> list[tuple[object, Markup]]:
         ("cost above its lowest", 0, above, True, None),
         ("gradient norm", 1, gradients, True, None),
         ("certified relative gap", 2, gaps, True, asked),
-        ("RMSE on held-out observations", 3, errors, spans_much(errors), None),
+        (f"{facts.error_name} on held-out observations", 3, errors, spans_much(errors), None),
     ]
     found: list[tuple[object, Markup]] = []
     for name, colour, points, logarithmic, level in curves:
@@ -124,7 +124,7 @@ def _ranks(facts: Facts) -> tuple[object, Markup]:
     return joined(["ranks ", *keys]), chart("Ranks as they grew", lines)
 
 
-def _history(records: tuple[IterationRecord, ...]) -> Markup:
+def _history(records: tuple[IterationRecord, ...], error_name: str) -> Markup:
     step = -(-len(records) // MOST_ROWS)
     chosen = [*records[:-1:step], records[-1]]
     rows = [
@@ -141,7 +141,8 @@ def _history(records: tuple[IterationRecord, ...]) -> Markup:
         for record in chosen
     ]
     headers = (
-        "iteration", "cost", "gradient norm", "gap", "held-out RMSE", "ranks", "sweeps", "time",
+        "iteration", "cost", "gradient norm", "gap", f"held-out {error_name}", "ranks", "sweeps",
+        "time",
     )  # fmt: skip
     return table("The history", headers, rows, numeric=(0, 1, 2, 3, 4, 6, 7))
 

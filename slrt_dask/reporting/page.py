@@ -76,7 +76,9 @@ def headline(facts: Facts) -> str:
     gap = "" if facts.certificate is None else percent(facts.certificate.relative_gap)
     error = facts.held_out_error
     if facts.stop_reason is StopReason.CHOSEN and error is not None:
-        return f"{what}, completed{density}: the RMSE on held-out ones is {plain(error)}"
+        return (
+            f"{what}, completed{density}: the {facts.error_name} on held-out ones is {plain(error)}"
+        )
     if facts.standing is Standing.ENDED:
         return f"{what}, completed{density}: the optimum is at most {gap} lower"
     doing = "being completed" if facts.standing is Standing.UNDER_WAY else "not yet completed"
@@ -111,7 +113,8 @@ def _most_important(facts: Facts) -> Iterator[tuple[str, object, str]]:
         yield "certified gap", percent(facts.certificate.relative_gap), "of the objective"
     error = facts.held_out_error
     if error is not None:
-        yield "held-out RMSE", number(error, plain(error), "validation_rmse"), "at the last look"
+        shown = number(error, plain(error), "validation_rmse")
+        yield f"held-out {facts.error_name}", shown, "at the last look"
     if facts.store is not None and facts.density is not None:
         yield "observed", percent(facts.density), counted(facts.store.nnz, "entry")
     if facts.ranks is not None:

@@ -16,6 +16,7 @@ from slrt_dask.runs import Start
 SIGNS = {">=": "≥", "<=": "≤", "==": "="}
 PENALTY = Markup("Σ<sub>k</sub> 1/(2λ<sub>k</sub>) ‖unfold<sub>k</sub>({})‖<sub>*</sub>²")
 MISFIT = Markup("C ‖W<sub>Ω</sub> − Y<sub>Ω</sub>‖²")
+ROBUST = Markup("C Σ<sub>Ω</sub> h(W − Y)")
 
 
 def solved_section(facts: Facts) -> Markup:
@@ -32,7 +33,8 @@ def solved_section(facts: Facts) -> Markup:
 def _formula(facts: Facts) -> Markup:
     hankel = facts.model.constraints.hankel
     if hankel is None:
-        parts = [MISFIT, Markup(" + "), Markup(PENALTY.format("W<sup>k</sup>"))]
+        misfit = MISFIT if facts.model.huber is None else ROBUST
+        parts = [misfit, Markup(" + "), Markup(PENALTY.format("W<sup>k</sup>"))]
         conditions = [Markup("W = W<sup>1</sup> + … + W<sup>K</sup>")]
         if facts.shape is not None:
             terms = " + ".join(f"W<sup>{k + 1}</sup>" for k in range(len(facts.shape)))
@@ -57,7 +59,14 @@ def _explained(facts: Facts) -> str:
         "which favours low rank"
     )
     if facts.model.constraints.hankel is None:
-        return f"{shared}: each part Wᵏ in the unfolding of its own mode."
+        text = f"{shared}: each part Wᵏ in the unfolding of its own mode."
+        if facts.model.huber is None:
+            return text
+        return (
+            f"{text} h is Huber's loss: h(t) = t² where |t| ≤ δ, and 2δ|t| − δ² beyond, so that an "
+            f"absurd observation pulls no harder than one that is missed by δ. Errors on held-out "
+            f"observations are the root of its mean."
+        )
     return f"{shared}: here of the windows of W, of which H(W) is made, in parts Vᵏ."
 
 
@@ -127,6 +136,8 @@ def _tensor_rows(facts: Facts) -> Iterator[tuple[object, object]]:
         where = f"{store.path}, {counted(len(store.partitions), 'partition')}"
         yield "store", f"{where} along {facts.mode_name(store.slab_mode)}"
     yield "constraint", constraint_words(facts)
+    if model.huber is not None:
+        yield "loss", joined(["Huber's, δ = ", number(model.huber, plain(model.huber), "huber")])
     yield "C", number(model.C, plain(model.C), "C")
     if model.lambdas is not None:
         yield "λ", listed(model.lambdas)
@@ -147,7 +158,7 @@ def settings_section(facts: Facts) -> Markup:
     """What was given, and what was searched for."""
     parts: list[object] = []
     if facts.search is not None:
-        parts.append(_search(facts.search))
+        parts.append(_search(facts.search, facts.error_name))
     if facts.settings is None:
         parts.append(tag("p", "The settings were not kept: the fit had no run directory."))
     else:
@@ -181,7 +192,7 @@ def _shown(value: Any) -> str:
     return plain(value) if isinstance(value, (int, float)) else str(value)
 
 
-def _search(search: Start) -> Markup:
+def _search(search: Start, error_name: str) -> Markup:
     """What was tried, and what was best."""
     errors = [float(row["error"]) for row in search.tried]
     lowest: list[float] = []
@@ -197,7 +208,7 @@ def _search(search: Start) -> Markup:
         logarithmic=spans_much(list(enumerate(errors))),
     )
     sentence = search.chosen[:1].upper() + search.chosen[1:] + "."
-    caption = "RMSE on held-out observations: every setting tried, and the best so far"
+    caption = f"{error_name} on held-out observations: every setting tried, and the best so far"
     seconds = sum(float(row["seconds"]) for row in search.tried)
     return joined(
         [
@@ -206,12 +217,12 @@ def _search(search: Start) -> Markup:
                 "div", tag("figure", tag("figcaption", caption), drawing, class_="plot"),
                 class_="charts",
             ),
-            folded(f"All {counted(len(errors), 'setting')} tried", _tried(search)),
+            folded(f"All {counted(len(errors), 'setting')} tried", _tried(search, error_name)),
         ]
     )  # fmt: skip
 
 
-def _tried(search: Start) -> Markup:
+def _tried(search: Start, error_name: str) -> Markup:
     best = min(taken(search.tried), key=lambda row: float(row["error"]))
     words = {"mean": "the mean", "modes": "offsets per mode"}
     some_centred = any("center" in row for row in search.tried)
@@ -228,5 +239,5 @@ def _tried(search: Start) -> Markup:
         for place, row in enumerate(search.tried, start=1)
     ]
     more = ("subtracted",) if some_centred else ()
-    headers = ("setting", "ranks", "C·λ", "RMSE", "iterations", "time", *more)
+    headers = ("setting", "ranks", "C·λ", error_name, "iterations", "time", *more)
     return table("Settings tried", headers, rows, numeric=(3, 4, 5))

@@ -17,6 +17,7 @@ from slrt_dask.data.holding_out import KindLike
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
+from slrt_dask.losses import Huber
 from slrt_dask.request import Request
 from slrt_dask.runs import SEARCHING, SETTINGS, refuse_used_directory
 from slrt_dask.searching import ALONE, kept
@@ -30,6 +31,7 @@ def tune(
     constraint: Constraint | Sequence[Constraint] | None = None,
     C: float | str = "auto",
     lambdas: tuple[float, ...] | None = None,
+    loss: Huber | None = None,
     center: bool | str | None = None,
     max_seconds: float | None = None,
     validation: ObservationStore | None = None,
@@ -64,6 +66,7 @@ def tune(
         ranks=ranks,
         C=C,
         lambdas=lambdas,
+        loss=loss,
         center=center,
         validation=validation,
         max_seconds=max_seconds,

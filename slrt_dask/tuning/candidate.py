@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-FIRST_RANKS = (12, 5, 2)
+FIRST_RANKS = (8, 5, 2)
 """Ranks to begin with, the first for which there is room. Narrow factors ask for weaker strengths
 than wide ones, and from there neither is changed for the better by itself."""
 LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300)

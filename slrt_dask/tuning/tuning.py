@@ -78,11 +78,17 @@ class Tuning:
         return (
             f"chosen among {count} settings: ranks {self.settings.ranks}, "
             f"C·λ = ({products}), which predict {self.held_out:,} held-out observations with a "
-            f"root mean square error of {self.error:.4g} ± {self.standard_error:.1g}"
+            f"{self._measure} of {self.error:.4g} ± {self.standard_error:.1g}"
             + (f"; held out were {self.kind}, {self.why}" if self.why else "")
             + (f"; {self.offsets}" if self.offsets else "")
             + (" (the time limit ended the search)" if self.cut_short else "")
         )
+
+    @property
+    def _measure(self) -> str:
+        if self.settings.huber is None:
+            return "root mean square error"
+        return f"root mean Huber loss (from {self.settings.huber:.4g})"
 
     def _repr_html_(self) -> str:
         from slrt_dask.notebook import tuning_html

@@ -162,7 +162,7 @@ def test_an_export_that_fails_leaves_nothing(run_command, fitted, tmp_path, monk
     def fail(**_):
         raise errors.StoreCorrupt("torn")
 
-    monkeypatch.setattr("slrt_dask.completion._chunk_task", fail)
+    monkeypatch.setattr("slrt_dask.completed_chunks.chunk_task", fail)
     said = run_command("export", fitted[0], tmp_path / "all.zarr")
     assert (said.exit_code, list(tmp_path.iterdir())) == (1, [])
 

@@ -42,10 +42,17 @@ def shrink_singular_values(matrix, weight):
     return (left * np.maximum(sigma - level, 0.0)) @ right
 
 
-def objectives(mask, values, C, lambdas, parts):
-    """Primal value of the parts and the dual value of Z = 2C (Y − W)_Ω."""
+def huber(misfit, delta):
+    """misfit² up to δ, and from there on along the tangent; delta may be infinite."""
+    size = np.abs(misfit)
+    near = np.minimum(size, delta)
+    return near**2 + np.where(size > delta, 2 * near * (size - near), 0.0)
+
+
+def objectives(mask, values, C, lambdas, parts, delta=np.inf):
+    """Primal value of the parts and the dual value of Z = 2C (Y − W)_Ω, clipped at 2Cδ."""
     misfit = np.where(mask, values - sum(parts), 0.0)
-    primal, Z = C * np.sum(misfit**2), 2 * C * misfit
+    primal, Z = C * np.sum(huber(misfit, delta)), 2 * C * np.clip(misfit, -delta, delta)
     dual = np.sum(Z * np.where(mask, values, 0.0)) - np.sum(Z**2) / (4 * C)
     for k, (part, weight) in enumerate(zip(parts, lambdas, strict=True)):
         primal += np.linalg.norm(unfold(part, k), "nuc") ** 2 / (2 * weight)
@@ -53,14 +60,14 @@ def objectives(mask, values, C, lambdas, parts):
     return float(primal), float(dual)
 
 
-def solve_convex(mask, values, *, C, lambdas, rtol=1e-7, max_iterations=50_000):
-    """The optimum to a relative duality gap of rtol."""
+def solve_convex(mask, values, *, C, lambdas, delta=np.inf, rtol=1e-7, max_iterations=50_000):
+    """The optimum to a relative duality gap of rtol, with Huber's loss if delta is finite."""
     shape, order = mask.shape, mask.ndim
     step = 1.0 / (2 * C * order)
     parts = ahead = tuple(np.zeros(shape) for _ in range(order))
     momentum = 1.0
     for iteration in range(max_iterations):
-        slope = 2 * C * np.where(mask, sum(ahead) - values, 0.0)
+        slope = 2 * C * np.clip(np.where(mask, sum(ahead) - values, 0.0), -delta, delta)
         new = tuple(
             fold(shrink_singular_values(unfold(W - step * slope, k), step / weight), k, shape)
             for k, (W, weight) in enumerate(zip(ahead, lambdas, strict=True))
@@ -71,7 +78,7 @@ def solve_convex(mask, values, *, C, lambdas, rtol=1e-7, max_iterations=50_000):
         ahead = tuple(n + push * (n - p) for n, p in zip(new, parts, strict=True))
         parts, momentum = new, following
         if iteration % 50 == 0:
-            primal, dual = objectives(mask, values, C, lambdas, parts)
+            primal, dual = objectives(mask, values, C, lambdas, parts, delta)
             if primal - dual <= rtol * abs(primal):
                 return ConvexSolution(parts, primal, dual)
     raise AssertionError(f"the convex oracle did not converge in {max_iterations} iterations")

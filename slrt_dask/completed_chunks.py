@@ -1,0 +1,58 @@
+"""The chunks of a completed tensor: how large they are, and the tasks that make them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask import model_reads
+from slrt_dask.dual.sampling import dense_chunk
+from slrt_dask.enforcing import Enforced
+
+CHUNK_BYTES = 2**25
+"""Size of a chunk of the dense tensor, unless the caller chooses."""
+
+
+def chunk_sizes(shape: tuple[int, ...], slab_mode: int) -> tuple[int, ...]:
+    """Whole slices of the slab mode; the other modes are cut only where one does not fit."""
+    sizes = list(shape)
+    entries = CHUNK_BYTES // 8
+    by_length = sorted(range(len(sizes)), key=lambda k: -sizes[k])
+    by_length.remove(slab_mode)
+    for mode in (slab_mode, *by_length):
+        others = math.prod(sizes) // sizes[mode]
+        sizes[mode] = min(sizes[mode], max(1, entries // others))
+    return tuple(sizes)
+
+
+def chunk_task(
+    *,
+    path: str,
+    digest: str,
+    enforced: Enforced | None,
+    held: object,
+    block_info: dict[Any, Any] | None = None,
+) -> NDArray[np.float64]:
+    """Entries of the tensor, where `block_info` says."""
+    assert block_info is not None
+    ranges = tuple(range(first, stop) for first, stop in block_info[None]["array-location"])
+    model = model_reads.opened_model(path, digest).model
+    columns, dual = model_reads.dual_slices(path, digest, ranges[model.slab_mode])
+    chunk = dense_chunk(model, columns, dual, ranges)
+    if enforced is not None:
+        enforced.on_chunk(chunk, ranges, path, digest, columns)
+    return chunk
+
+
+def support_task(
+    *, path: str, digest: str, mode: int, held: object, block_info: dict[Any, Any] | None = None
+) -> NDArray[np.int64]:
+    """How many observations the fibres of one mode have, where `block_info` says."""
+    from slrt_dask.support import support_chunk
+
+    assert block_info is not None
+    ranges = tuple(range(first, stop) for first, stop in block_info[None]["array-location"])
+    return support_chunk(path, digest, ranges, mode)

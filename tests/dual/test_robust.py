@@ -1,0 +1,253 @@
+"""Huber's loss: the inner optimum, its gradient and its certificate are those of dense formulas."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from slrt_dask.dual.problem import DualProblem
+from slrt_dask.dual.robust import RobustProblem
+from slrt_dask.dual.start import spectral_start
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.errors import InvalidInput
+from slrt_dask.optim import ConjugateGradient, LimitedMemory, StopRules, minimise
+from slrt_dask.optim.checks import check_gradient
+from tests.engine.helpers import dense_problem, dense_vector
+from tests.oracles.convex import solve_convex
+from tests.oracles.dense import DenseEvaluation, DenseInner, random_problem, unfold
+from tests.oracles.robust import RobustDenseProblem, with_outliers
+
+ORDERS = (2, 3, 4)
+DELTAS = (0.02, 0.3, 3.0)
+RTOLS = (1e-1, 1e-2, 1e-6, 1e-10)
+
+
+@pytest.fixture
+def robust(store_of):
+    """Make a dense problem with outliers, the package's one, a point and a direction."""
+    opened = []
+
+    def make(order, delta=0.3, *, parts=2, precision="float64", C=5.0, **options):
+        dense = with_outliers(dense_problem(order, C=C), delta)
+        engine = LocalEngine(
+            store_of(dense.mask, dense.values, parts=parts), threads=1, precision=precision
+        )
+        opened.append(engine)
+        rng = np.random.default_rng(11)
+        point = dense.manifold.random_point(rng)
+        return SimpleNamespace(
+            dense=dense,
+            engine=engine,
+            problem=robust_problem(engine, dense, **options),
+            point=point,
+            direction=dense.manifold.random_tangent_vector(point, rng),
+            dual=lambda evaluation: dense_vector(engine, evaluation.dual.name),
+        )
+
+    yield make
+    for engine in opened:
+        engine.close()
+
+
+def robust_problem(engine, dense, **options):
+    return RobustProblem(
+        engine, dense.manifold.ranks, cost_weight=dense.C, weights=dense.lambdas,
+        delta=dense.delta, **options,
+    )  # fmt: skip
+
+
+def densely(made, evaluation):
+    """The same evaluation for the dense problem, with the dual that the blocks hold."""
+    inner = DenseInner(0, evaluation.inner.residual, True)
+    return DenseEvaluation(evaluation.point, evaluation.cost, inner, made.dual(evaluation))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("C", [0.3, 300.0])
+def test_the_inner_optimum_is_that_of_bounded_least_squares(order, delta, C, robust):
+    made = robust(order, delta, C=C)
+    exact = made.dense.evaluate(made.point, rtol=0.0, warm=None)
+    found = made.problem.evaluate(made.point, rtol=1e-12, warm=None)
+    assert found.inner.converged
+    assert found.cost == pytest.approx(exact.cost, rel=1e-9)
+    np.testing.assert_allclose(made.dual(found), exact.dual, atol=1e-7 * made.dense.most)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_entries_are_clipped_residuals_and_primal_equals_dual(order, robust):
+    """The conditions of Karush, Kuhn and Tucker: z = 2C (y − w), clipped; and no inner gap."""
+    made = robust(order)
+    dense, most = made.dense, made.dense.most
+    found = made.problem.evaluate(made.point, rtol=1e-12, warm=None)
+    Z, W = made.dual(found), dense.completed(densely(made, found))
+    answers = np.clip(2 * dense.C * (dense.values - W), -most, most)[dense.mask]
+    np.testing.assert_allclose(Z[dense.mask], answers, atol=1e-9 * most)
+    held = np.abs(Z[dense.mask]) == most
+    assert 0 < held.sum() < held.size
+    primal = dense.C * huber_sum(dense, W) + 0.5 * np.vdot(Z, W)
+    assert found.cost == pytest.approx(primal, rel=1e-10)
+
+
+def huber_sum(dense, W):
+    size = np.abs(W - dense.values)[dense.mask]
+    far = size > dense.delta
+    return np.sum(size[~far] ** 2) + np.sum(dense.delta * (2 * size[far] - dense.delta))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_a_loose_solve_is_below_g_and_within_the_bounds(order, precision, robust):
+    made = robust(order, C=50.0, precision=precision)
+    exact = made.dense.evaluate(made.point, rtol=0.0, warm=None).cost
+    for rtol in (0.5, 1e-1, 1e-2, 1e-4):
+        found = made.problem.evaluate(made.point, rtol=rtol, warm=None)
+        assert found.cost <= exact * (1 + 1e-6)
+        assert np.abs(made.dual(found)).max() <= made.dense.most
+        assert found.inner.converged == (found.inner.residual <= 2.0 * rtol)
+
+
+def test_a_solve_that_may_not_end_says_so_and_stays_within_the_bounds(robust):
+    made = robust(3, C=300.0, max_inner_iterations=3)
+    found = made.problem.evaluate(made.point, rtol=1e-12, warm=None)
+    assert not found.inner.converged
+    assert found.inner.iterations == 3
+    assert np.abs(made.dual(found)).max() <= made.dense.most
+    assert made.problem.certify(found).gap >= 0.0
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_delta_that_nothing_exceeds_is_the_squared_loss(order, robust):
+    made = robust(order, 1e6)
+    squared = DualProblem(
+        made.engine, made.dense.manifold.ranks, cost_weight=made.dense.C,
+        weights=made.dense.lambdas,
+    )  # fmt: skip
+    ours, theirs = (p.evaluate(made.point, rtol=1e-12, warm=None) for p in (made.problem, squared))
+    assert ours.cost == pytest.approx(theirs.cost, rel=1e-11)
+    np.testing.assert_allclose(made.dual(ours), made.dual(theirs), rtol=1e-8, atol=1e-9)
+    for one, other in zip(made.problem.gradient(ours), squared.gradient(theirs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+    first, second = made.problem.certify(ours), squared.certify(theirs)
+    assert first.primal == pytest.approx(second.primal, rel=1e-9)
+    assert first.dual == pytest.approx(second.dual, rel=1e-3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_warm_solve_finds_the_same_with_less_effort(order, robust):
+    made = robust(order, C=100.0)
+    cold = made.problem.evaluate(made.point, rtol=1e-8, warm=None)
+    again = made.problem.evaluate(made.point, rtol=1e-8, warm=cold)
+    assert again.inner.iterations <= 1
+    moved = made.dense.manifold.retraction(
+        made.point, tuple(1e-3 * direction for direction in made.direction)
+    )
+    warm = made.problem.evaluate(moved, rtol=1e-8, warm=cold)
+    afresh = made.problem.evaluate(moved, rtol=1e-8, warm=None)
+    assert warm.cost == pytest.approx(afresh.cost, rel=1e-8)
+    assert warm.inner.iterations < afresh.inner.iterations
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_gradient_is_the_derivative_of_the_cost(order, robust):
+    made = robust(order)
+    assert check_gradient(made.problem, made.point, made.direction) == pytest.approx(2.0, abs=0.1)
+    found = made.problem.evaluate(made.point, rtol=1e-12, warm=None)
+    exact = made.dense.evaluate(made.point, rtol=0.0, warm=None)
+    pairs = zip(made.problem.gradient(found), made.dense.gradient(exact), strict=True)
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_streamed_blocks_and_other_partitions_solve_the_same(order, robust, store_of):
+    made = robust(order, parts=1)
+    found = made.problem.evaluate(made.point, rtol=1e-3, warm=None)
+    store = store_of(made.dense.mask, made.dense.values, parts=3)
+    with LocalEngine(store, threads=2, streaming=Streaming(15)) as engine:
+        problem = robust_problem(engine, made.dense)
+        streamed = problem.evaluate(made.point, rtol=1e-3, warm=None)
+        assert streamed.cost == pytest.approx(found.cost, rel=1e-12)
+        other = dense_vector(engine, streamed.dual.name)
+        np.testing.assert_allclose(other, made.dual(found), atol=1e-10)
+        primal = made.problem.certify(found).primal
+        assert problem.certify(streamed).primal == pytest.approx(primal, rel=1e-12)
+
+
+def test_there_is_no_hessian(robust):
+    made = robust(3)
+    found = made.problem.evaluate(made.point, rtol=1e-3, warm=None)
+    with pytest.raises(InvalidInput, match="no Hessian"):
+        made.problem.hessian(found, made.direction, rtol=1e-3)
+
+
+def best_dual_bound(dense, Z):
+    """The dual value of the best multiple of Z that is within the bounds, tried one by one."""
+    top = [np.linalg.norm(unfold(Z, k), 2) for k in range(Z.ndim)]
+    quadratic = np.vdot(Z, Z) / (4 * dense.C)
+    quadratic += sum(w / 2 * s**2 for w, s in zip(dense.lambdas, top, strict=True))
+    multiples = np.linspace(0.0, dense.most / np.abs(Z).max(), 20_001)
+    return np.max(multiples * np.vdot(Z, dense.values) - multiples**2 * quadratic)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("C", [0.3, 30.0])
+def test_certificates_equal_dense_computations(order, C, robust):
+    made = robust(order, C=C)
+    for rtol in RTOLS:
+        evaluation = made.problem.evaluate(made.point, rtol=rtol, warm=None)
+        certificate = made.problem.certify(evaluation)
+        dense = densely(made, evaluation)
+        primal = made.dense.primal(made.dense.parts(dense))
+        assert certificate.primal == pytest.approx(primal, rel=1e-9)
+        exact = best_dual_bound(made.dense, dense.dual)
+        assert certificate.dual <= exact * (1 + 1e-7)
+        assert exact - certificate.dual <= 0.021 * certificate.gap + 1e-5 * primal
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_weak_duality_holds_at_random_points(order, robust):
+    made = robust(order, C=20.0)
+    rng = np.random.default_rng(1)
+    for rtol, _ in itertools.product(RTOLS, range(3)):
+        point = made.dense.manifold.random_point(rng)
+        certificate = made.problem.certify(made.problem.evaluate(point, rtol=rtol, warm=None))
+        assert certificate.dual >= 0.0
+        assert certificate.gap >= 0.0
+        assert 0.0 <= certificate.relative_gap <= 1.0
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_certificate_contradicts_the_optimum_of_the_convex_problem(order, store_of):
+    shape = {2: (7, 6), 3: (5, 4, 3), 4: (4, 3, 3, 2)}[order]
+    dense = with_outliers(random_problem(shape, shape, C=1.0, fraction=0.5, seed=2), 0.4)
+    optimum = solve_convex(
+        dense.mask, dense.values, C=dense.C, lambdas=dense.lambdas, delta=dense.delta, rtol=1e-6
+    )
+    slack = 1e-9 * optimum.primal
+    rng = np.random.default_rng(3)
+    with LocalEngine(store_of(dense.mask, dense.values, parts=2), threads=1) as engine:
+        for ranks in ((1,) * order, shape):
+            low = RobustDenseProblem(
+                dense.mask, dense.values, ranks, C=1.0, lambdas=dense.lambdas, delta=dense.delta
+            )
+            problem = robust_problem(engine, low, certificate_rtol=1e-9)
+            point = problem.manifold.random_point(rng)
+            found = [
+                problem.certify(problem.evaluate(point, rtol=rtol, warm=None)) for rtol in RTOLS
+            ]
+            for method in (ConjugateGradient(), LimitedMemory()):
+                rules = StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=4)
+                found.append(minimise(problem, method, point, rules).certificate)
+            for certificate in found:
+                assert certificate.dual <= optimum.primal + slack
+                assert certificate.primal >= optimum.dual - slack
+        # With full ranks the method finds that optimum itself.
+        rules = StopRules(gap_tolerance=1e-6, gradient_tolerance=0.0, max_iterations=300)
+        last = minimise(problem, LimitedMemory(), spectral_start(problem, 0), rules).certificate
+        assert last.relative_gap <= 1e-6
+        assert last.primal == pytest.approx(optimum.primal, rel=3e-6)
