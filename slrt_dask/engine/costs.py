@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.engine.exchange import FAN_IN
+from slrt_dask.engine.neighbours import LARGEST
 from slrt_dask.engine.prepare import numbers_every_fibre
 from slrt_dask.kernels.blocks import possible_fibres
 from slrt_dask.kernels.rows import padded_width
@@ -197,8 +198,8 @@ class Costs:
         # those of others, so do theirs. What neighbours give each other is in memory that counts
         # for both of them.
         arriving = min(FAN_IN, self.workers - 1)
-        given = arriving + 1 if arriving else 0
-        return (threads + 2 + arriving + given) * 2 * self.sums_bytes
+        given = (arriving + 1) * min(2 * self.sums_bytes, LARGEST) if arriving else 0
+        return (threads + 2 + arriving) * 2 * self.sums_bytes + given
 
     def _buffers(self, entries: int, threads: int) -> int:
         header, slab = self.header, self.header.slab_mode

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-SMALLEST = 256 * 1024
-"""Bytes from which on a part is worth the detour."""
+SMALLEST, LARGEST = 2**18, 2**25
+"""Bytes from which on a part is worth the detour, and up to which: the memory counts for whoever
+gives and for whoever takes, so there has to be a limit to it."""
 TOKEN_BYTES, ALIGNMENT = 16, 64
 
 Parcel = tuple[int, int, int, bytes, bytes, tuple[int, ...]]
@@ -44,11 +45,12 @@ class Outbox:
 
     @contextmanager
     def holding(self, part: Any) -> Iterator[Parcel | None]:
-        """A parcel that tells where the part is while this lasts; None if it is small."""
+        """A parcel that tells where the part is while this lasts; None if it is small, or huge."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(part, protocol=5, buffer_callback=buffers.append)
         pieces = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
-        if not hasattr(os, "memfd_create") or sum(piece.size for piece in pieces) < SMALLEST:
+        size = sum(piece.size for piece in pieces)
+        if not hasattr(os, "memfd_create") or not SMALLEST <= size <= LARGEST:
             yield None
             return
         with self._busy:

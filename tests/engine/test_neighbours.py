@@ -77,8 +77,9 @@ def test_what_has_arrived_outlives_the_next_part_and_the_box(boxes):
     np.testing.assert_array_equal(shorter, 2.0 * LARGE)
 
 
-def test_small_parts_make_no_detour(boxes):
-    with boxes[0].holding((np.zeros(100), "text")) as parcel:
+@pytest.mark.parametrize("entries", [100, neighbours.LARGEST // 8 + 1])
+def test_small_parts_and_huge_ones_make_no_detour(entries, boxes):
+    with boxes[0].holding((np.zeros(entries), "text")) as parcel:
         assert parcel is None
 
 
