@@ -58,12 +58,11 @@ def slice_lengths(header: StoreHeader) -> tuple[int, ...]:
 def enough_for_tiles(lengths: tuple[int, ...]) -> float | None:
     """The observed part from which on tiles of this shape pay; None if they never do.
 
-    Measured on one core, slices of 16×16 to 2000×2000 and of three and four modes, ranks 1 to 60:
-    where this says "just enough", tiles were 1.03 to 1.9 times as fast (0.93 in one case of 55), and
-    1.3 to 1.9 times at a half of 200×200. What they cost is the same for each entry of a slice,
-    observed or not. More modes take more passes over the tile. Short modes make small matrices, on
-    which BLAS is slow. Ranks matter to both ways alike. A slice of one mode leaves nothing to
-    share between modes.
+    Measured on one core, slices of 30×30 to 1000×300 and of three and four modes, ranks 1 to 60:
+    where just enough is observed by this, tiles were 1.03 to 1.95 times as fast (0.93 in one case
+    of 55). What a tile costs does not depend on how much of it is observed. More modes take more
+    passes over it. Short modes make small matrices, on which BLAS is slow. Ranks cost both ways
+    about alike. A slice of one mode leaves nothing to share between modes.
     """
     if len(lengths) < 2 or math.prod(lengths) > LARGEST_TILE:
         return None

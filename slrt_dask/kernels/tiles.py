@@ -38,13 +38,13 @@ def apply_tiles(
 ) -> float:
     """out += Σ_k weight_k (X ×_k scatter_k gather_kᵀ) at the entries; ⟨x, what was added⟩.
 
-    gathers, scatters : (n_k, width_k) for each mode of a slice, of which there are at least two
+    gathers, scatters : (n_k, width_k) for each mode of a slice
     """
+    # What came over a wire may be of another kind to the compiler, and all have to be of one.
+    gathers = tuple(np.require(matrix, requirements="CAW") for matrix in gathers)
     lengths = tuple(matrix.shape[0] for matrix in gathers)
     widths = tuple(matrix.shape[1] for matrix in gathers)
-    weighted = tuple(
-        weight * matrix for weight, matrix in zip(weights, scatters, strict=True)
-    )
+    weighted = tuple(weight * matrix for weight, matrix in zip(weights, scatters, strict=True))
     tile, made = (room(("tile", name), lengths, np.float64) for name in ("tile", "made"))
     if len(lengths) == 2:
         sides = tuple(
