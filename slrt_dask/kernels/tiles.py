@@ -41,7 +41,7 @@ def apply_tiles(
     gathers, scatters : (n_k, width_k) for each mode of a slice
     """
     # What came over a wire may be of another kind to the compiler, and all have to be of one.
-    gathers = tuple(np.require(matrix, requirements="CAW") for matrix in gathers)
+    gathers = tuple(np.require(matrix, requirements=("C", "A", "W")) for matrix in gathers)
     lengths = tuple(matrix.shape[0] for matrix in gathers)
     widths = tuple(matrix.shape[1] for matrix in gathers)
     weighted = tuple(weight * matrix for weight, matrix in zip(weights, scatters, strict=True))
