@@ -15,13 +15,18 @@ from slrt_dask.engine.prepare import numbers_every_fibre
 LARGEST_TILE = 2**22
 """Entries of the largest tile: 67 MB a thread with what is made of it. Not measured beyond."""
 
+FEWEST_ENTRIES = 2**17
+"""Observations below which tiles are not worth loading a BLAS and its kernels: a fifth of a second
+in every process, which they gain back in some 200 sweeps of so many."""
+
 
 @dataclass(frozen=True)
 class Tiling:
     """Whether products are made on dense tiles, and why.
 
     observed : which part of the tensor is observed
-    needed : the part from which on tiles pay; None if they never do in slices of this shape
+    needed : the part from which on tiles pay; None if they never do in slices of this shape, or
+        for so few observations
     """
 
     observed: float
@@ -32,7 +37,7 @@ class Tiling:
     def of(cls, header: StoreHeader) -> Tiling:
         """The choice for a fit of these observations."""
         observed = header.nnz / math.prod(header.shape)
-        needed = enough_for_tiles(slice_lengths(header))
+        needed = enough_for_tiles(slice_lengths(header)) if header.nnz >= FEWEST_ENTRIES else None
         # An entry's place in a tile is the number of its fibre, if fibres are numbered so.
         numbered = numbers_every_fibre(header.shape, header.slab_mode, header.nnz)
         return cls(observed, needed, needed is not None and observed >= needed and numbered)
@@ -42,7 +47,7 @@ class Tiling:
         if self.used:
             return f"on dense tiles: {observed}"
         if self.needed is None:
-            return f"entry by entry: {observed}, and of no shape for dense tiles"
+            return f"entry by entry: {observed}; too few or too thin for dense tiles"
         return f"entry by entry: {observed}; dense tiles pay from {self._percent(self.needed)}"
 
     @staticmethod

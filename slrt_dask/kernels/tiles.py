@@ -46,16 +46,18 @@ def apply_tiles(
     widths = tuple(matrix.shape[1] for matrix in gathers)
     weighted = tuple(weight * matrix for weight, matrix in zip(weights, scatters, strict=True))
     tile, made = (room(("tile", name), lengths, np.float64) for name in ("tile", "made"))
+    flat = tile.reshape(-1), made.reshape(-1)
     if len(lengths) == 2:
-        sides = tuple(
+        left, right = (
             room(("tile", mode), (sum(widths), lengths[mode]), np.float64) for mode in (0, 1)
         )
+        left[: widths[0]], right[widths[0] :] = weighted[0].T, weighted[1].T
+        sides = left, left[widths[0] :], right, right[: widths[0]]
         return float(
-            _apply_to_matrices(starts, places, x, gathers, weighted, tile, made, *sides, out)
+            _apply_to_matrices(starts, places, x, *gathers, tile, made, *sides, *flat, out)
         )
     part = room(("tile", "part"), (math.prod(lengths),), np.float64)
     sums = room(("tile", "sums"), (_most_sums(lengths, widths),), np.float64)
-    flat = (tile.reshape(-1), made.reshape(-1))
     return float(_apply_to_tensors(starts, places, x, gathers, weighted, *flat, part, sums, out))
 
 
@@ -74,7 +76,8 @@ def _most_sums(lengths: tuple[int, ...], widths: tuple[int, ...]) -> int:
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, inline="always")
 def _fill(first, stop, places, x, tile):
-    tile[:] = 0.0
+    for place in range(tile.size):
+        tile[place] = 0.0
     for e in range(first, stop):
         tile[places[e]] = x[e]
 
@@ -90,22 +93,23 @@ def _read_off(first, stop, places, x, made, out):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def _apply_to_matrices(starts, places, x, gathers, scatters, tile, made, left, right, out):
+def _apply_to_matrices(
+    starts, places, x, gather_a, gather_b, tile, made,
+    left, left_sums, right, right_sums, flat_tile, flat_made, out,
+):  # fmt: skip
     """Slices of two modes. S_a (G_aᵀ X) + (X G_b) S_bᵀ is one product of two wide matrices.
 
-    left : [S_a, X G_b]ᵀ;  right : [G_aᵀ X; S_bᵀ]
+    left : [S_a, X G_b]ᵀ, of which the sums are the second part
+    right : [G_aᵀ X; S_bᵀ], of which the sums are the first part
     """
-    width = gathers[0].shape[1]
-    left[:width] = scatters[0].T
-    right[width:] = scatters[1].T
     energy = 0.0
     for s in range(starts.size - 1):
         first, stop = starts[s], starts[s + 1]
-        _fill(first, stop, places, x, tile.reshape(-1))
-        np.dot(gathers[0].T, tile, right[:width])
-        np.dot(gathers[1].T, tile.T, left[width:])
+        _fill(first, stop, places, x, flat_tile)
+        np.dot(gather_a.T, tile, right_sums)
+        np.dot(gather_b.T, tile.T, left_sums)
         np.dot(left.T, right, made)
-        energy += _read_off(first, stop, places, x, made.reshape(-1), out)
+        energy += _read_off(first, stop, places, x, flat_made, out)
     return energy
 
 

@@ -14,6 +14,7 @@ from slrt_dask.engine.resting import FileBlock, MemoryBlock
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.support import resupported
 from slrt_dask.errors import StateLost
+from slrt_dask.kernels import sweeps
 from tests.engine.helpers import SHAPES, dense_problem
 from tests.oracles.dense import mode_product, random_problem
 
@@ -211,6 +212,8 @@ def test_products_on_other_entries_are_the_dense_ones(
 ):
     if not every_fibre:
         monkeypatch.setattr(prepare, "GENEROUS_FIBRES", 0)
+    if tiles:
+        monkeypatch.setattr(sweeps, "apply_slices", None)  # which nobody must need
     shape = SHAPES[order]
     dense = random_problem(shape, (2,) * order, fraction=0.1)
     store = store_of(dense.mask, dense.values, parts=2)

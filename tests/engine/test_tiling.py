@@ -45,7 +45,7 @@ def test_shorter_modes_ask_for_more_observations_and_long_ones_beside_them_for_n
 
 @pytest.mark.parametrize("counts", [(9, 1), (5, 5), (1,) * 10])
 def test_the_choice_depends_on_the_tensor_and_not_on_its_partitions(counts):
-    shape = (100, 60, 50)
+    shape = (1000, 60, 50)
     for per_mille in (300, 400, 450, 700):
         entries = [per_mille * math.prod(shape) // 10_000 * count for count in counts]
         chosen = Tiling.of(header_of(shape, entries))
@@ -54,8 +54,8 @@ def test_the_choice_depends_on_the_tensor_and_not_on_its_partitions(counts):
 
 
 def test_a_plan_says_how_products_are_made_and_why():
-    shape = (100, 60, 50)
-    dense, sparse = (plan_of(shape, (count,), (5, 5, 5)) for count in (156_000, 30_000))
+    shape = (1000, 60, 50)
+    dense, sparse = (plan_of(shape, (count,), (5, 5, 5)) for count in (1_560_000, 300_000))
     assert dense.tiles
     assert "on dense tiles: slices are 52 % observed" in str(dense)
     assert "on dense tiles: slices are 52 % observed" in dense._repr_html_()
@@ -63,8 +63,10 @@ def test_a_plan_says_how_products_are_made_and_why():
     reason = "entry by entry: slices are 10 % observed; dense tiles pay from 42 %"
     assert reason in str(sparse)
     assert reason in sparse._repr_html_()
-    thin = plan_of((100, 60, 3), (18_000,), (5, 5, 3))
-    assert "entry by entry: slices are 100 % observed, and of no shape for dense tiles" in str(thin)
+    for shape in ((1000, 600, 3), (50, 50, 50)):
+        thin_or_few = plan_of(shape, (math.prod(shape),), (5, 5, 3))
+        reason = "entry by entry: slices are 100 % observed; too few or too thin for dense tiles"
+        assert reason in str(thin_or_few)
 
 
 def test_tiles_are_planned_for_every_thread(monkeypatch):
@@ -106,6 +108,7 @@ def test_tiles_give_the_results_of_entries(
     dense, validation, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=3, slab_mode=1 if streamed else None)
     streaming = Streaming(40, str(tmp_path)) if streamed else None
+    monkeypatch.setattr(operator.sweeps, "apply_slices", None)  # which nobody must need
     with LocalEngine(
         store, threads=2, validation=validation, streaming=streaming, tiles=True
     ) as engine:
@@ -132,6 +135,7 @@ def test_worker_processes_give_the_same_on_tiles(store_of, reference, process_cl
 def test_blocks_do_what_the_plan_says(
     where, fraction, constraint, store_of, thread_client, monkeypatch
 ):
+    monkeypatch.setattr(tiling, "FEWEST_ENTRIES", 1000)
     rng = np.random.default_rng(0)
     mask = rng.random((30, 26, 24)) < fraction
     store = store_of(mask, 1.0 + rng.random(mask.shape), parts=3)
@@ -164,6 +168,7 @@ def test_blocks_do_what_the_plan_says(
 def test_a_share_with_tiles_never_holds_more_than_was_planned(order, store_of, monkeypatch):
     monkeypatch.setattr(assignment, "SMALLEST_BLOCK", 10)
     monkeypatch.setattr(tiling, "enough_for_tiles", lambda lengths: 0.3)
+    monkeypatch.setattr(tiling, "FEWEST_ENTRIES", 1)
     # Not counted: numpy does not know what BLAS takes.
     monkeypatch.setattr("slrt_dask.engine.costs.BLAS_BYTES", 0)
     dense = dense_problem(order, fraction=0.7)
