@@ -2,8 +2,8 @@
 
 A slice's entries are put into a dense array of zeros, the tile; the products of all the modes that
 do not leave the slice are made of that by BLAS; and the outcome is read off at the entries. Against
-`sweeps.apply_slices` this makes products where nothing is observed too, but each at a tenth of the
-cost, and it goes through the entries once for all modes instead of twice for each.
+`sweeps.apply_slices` this makes products where nothing is observed too, but each at a small part of
+the cost, and it goes through the entries twice for all modes instead of three times for each.
 
 `places[e]` says where in its slice entry e is, in C order of the modes that remain: the number of
 its slab mode's fibre, where every possible fibre has a number. All arithmetic is in float64.
