@@ -39,7 +39,7 @@ SHOWN = {
     "Hankel": (),
     "Linear": ("totals", "rising", "symmetric"),
     "CompletionAccessor": ("complete", "filled_by"),
-    "Plan": ("in_memory", "check"),
+    "Plan": ("in_memory", "tiles", "check"),
 }
 """Members of classes that have others, which only the solver calls."""
 HIDDEN = ("stays_within",)

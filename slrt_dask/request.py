@@ -15,7 +15,6 @@ import dask
 import distributed
 from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
-from threadpoolctl import threadpool_limits
 
 from slrt_dask.combining import Constraints, constraints_of
 from slrt_dask.config import MODES, FitSettings
@@ -25,6 +24,7 @@ from slrt_dask.dual.mode_effects import subtract_effects
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
+from slrt_dask.engine.blas import SingleBlasThread
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.costs import CouplingSize
 from slrt_dask.engine.embedded import EmbeddedStore
@@ -80,7 +80,7 @@ class Request:
         began = time.monotonic()
         # A BLAS that starts threads for the driver's small matrices leaves them spinning on the
         # cores which the kernels need: two threads were then no faster than one.
-        with threadpool_limits(limits=1, user_api="blas"), self._engine(plan) as engine:
+        with SingleBlasThread(), self._engine(plan) as engine:
             newcomers = None
             if self.connection is not None:
                 newcomers = Newcomers(self._plan_anew, plan, time.monotonic() - began)
@@ -136,6 +136,7 @@ class Request:
                     if worker.block_entries is not None
                 },
                 places=[worker.place for worker in plan.workers],
+                tiles=plan.tiles,
             )
         here = plan.workers[0]
         streaming = None
@@ -148,6 +149,7 @@ class Request:
             offset=self._mean,
             validation=self._beside,
             streaming=streaming,
+            tiles=plan.tiles,
         )
 
 

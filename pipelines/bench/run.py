@@ -2,7 +2,7 @@
 
     pip install -e '.[bench]'
     python pipelines/bench/run.py                    all but the largest stores; about 15 minutes
-    python pipelines/bench/run.py --only kernels     one section: kernels, engine, errors or scale
+    python pipelines/bench/run.py --only kernels     one section: kernels, tiles, engine, …
     python pipelines/bench/run.py --stores DIRECTORY --entries 100000000     with 15 GB there
 
 The two sides of a ratio are measured in turns and their medians compared, because machines are
@@ -20,7 +20,7 @@ from pathlib import Path
 from measuring import Row
 from threadpoolctl import threadpool_limits
 
-SECTIONS = ("kernels", "engine", "errors", "scale")
+SECTIONS = ("kernels", "tiles", "engine", "errors", "scale")
 
 
 def measure_kernels(directory: Path) -> None:
@@ -31,6 +31,14 @@ def measure_kernels(directory: Path) -> None:
         found = kernels.everything(directory)
         report.write_table("kernels", kernels.rows(found))
     report.draw_kernels(found)
+
+
+def measure_tiles(directory: Path) -> None:
+    import report
+    import tiles
+
+    with threadpool_limits(limits=1, user_api="blas"):
+        report.write_table("tiles", tiles.rows(directory))
 
 
 def measure_engine(directory: Path) -> None:
@@ -83,7 +91,8 @@ def main() -> None:
             measure_scale(directory, options.entries)
         else:
             measures = {
-                "kernels": measure_kernels, "engine": measure_engine, "errors": measure_errors,
+                "kernels": measure_kernels, "tiles": measure_tiles, "engine": measure_engine,
+                "errors": measure_errors,
             }  # fmt: skip
             measures[options.only](Path(name))
 

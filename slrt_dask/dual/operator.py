@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.kernels import sweeps
+from slrt_dask.kernels import sweeps, tiles
 from slrt_dask.kernels.rows import lanes_for, pad_columns
 
 Matrix = NDArray[np.float64]
@@ -66,6 +66,15 @@ def add_local(
 ) -> float:
     """out += Σ_{k local} λ_k X ×_k scatter_k gather_kᵀ at the entries; ⟨x, the addition⟩."""
     index, energy = block.index, 0.0
+    if block.tiles:
+        gathers, scatters = (
+            tuple(factors.padded[mode] for mode in index.local_modes)
+            for factors in (gather, scatter)
+        )
+        return tiles.apply_tiles(
+            index.starts, index.fibres[index.slab_mode], x, gathers, scatters,
+            tuple(weights[mode] for mode in index.local_modes), block.buffers.array, out,
+        )  # fmt: skip
     for mode in index.local_modes:
         width = gather.width(mode)
         energy += sweeps.apply_slices(

@@ -34,6 +34,7 @@ class Assignment:
     offset : subtracted from every value (the mean, when the fit is centred)
     validation : a store of held-out entries, sampled in the same slices
     streaming : None to keep blocks in memory
+    tiles : whether products are made on dense tiles (`tiling.py`)
     """
 
     store: ObservationStore
@@ -43,6 +44,7 @@ class Assignment:
     offset: float = 0.0
     validation: ObservationStore | None = None
     streaming: Streaming | None = None
+    tiles: bool = False
 
 
 def cut_at_slices(slab_indices: NDArray[Any], pieces: int) -> list[tuple[int, int]]:
@@ -94,6 +96,7 @@ def _load_partition(assignment: Assignment, number: int, pieces: int) -> list[Bl
             number,
             first,
             slices=slices,
+            tiles=assignment.tiles,
         )
         for (first, stop), slices in zip(cuts, itertools.pairwise(borders), strict=True)
     ]

@@ -133,6 +133,7 @@ class Block:
     found : places that a step wants to have among the entries from the next change of support on
     queries, query_values : places held out for validation that lie in these slices, if any
     coupling : the block's part of a linear constraint, if there is one
+    tiles : whether its products are made on dense tiles
     """
 
     columns: IndexColumns
@@ -145,6 +146,7 @@ class Block:
     queries: IndexColumns | None = None
     query_values: Vector | None = None
     coupling: Coupling | None = None
+    tiles: bool = False
     numbered: tuple[BlockIndex, FibreNumbering] | None = None
     _query_index: QueryIndex | None = None
 

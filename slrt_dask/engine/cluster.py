@@ -53,11 +53,13 @@ class ClusterEngine(Engine):
         validation: ObservationStore | None = None,
         streamed: dict[str, int] | None = None,
         places: list[Place] | None = None,
+        tiles: bool = False,
     ) -> None:
         """Load the observations.
 
         streamed : workers whose blocks are to be in files, with the size of a block there
         places : the workers to use; all that there are if None
+        tiles : whether products are made on dense tiles
         """
         super().__init__(store)
         self._client = client
@@ -70,7 +72,7 @@ class ClusterEngine(Engine):
         places = cluster_places(client) if places is None else places
         try:
             with self._losses_named(), self.stopwatch.on(Cause.LOADING):
-                self._load(places, precision, offset, validation, streamed or {})
+                self._load(places, precision, offset, validation, streamed or {}, tiles)
             self.number_fibres()
         except BaseException:
             self.close()
@@ -83,6 +85,7 @@ class ClusterEngine(Engine):
         offset: float,
         validation: ObservationStore | None,
         streamed: dict[str, int],
+        tiles: bool,
     ) -> None:
         """Give every worker its partitions, in proportion to its threads."""
         counts = [part.count for part in self.store.partitions]
@@ -91,8 +94,9 @@ class ClusterEngine(Engine):
                 address = str(place.address)
                 streaming = Streaming(streamed[address]) if address in streamed else None
                 assignment = Assignment(
-                    self.store, partitions, place.threads, precision, offset, validation, streaming
-                )
+                    self.store, partitions, place.threads, precision, offset, validation, streaming,
+                    tiles,
+                )  # fmt: skip
                 self._workers.append(address)
                 # Kept as long as the share is to be kept: see tasks.
                 self._loads.append(

@@ -9,8 +9,10 @@ from slrt_dask.data.header import StoreHeader
 from slrt_dask.engine.exchange import FAN_IN
 from slrt_dask.engine.neighbours import LARGEST
 from slrt_dask.engine.prepare import numbers_every_fibre
+from slrt_dask.engine.tiling import Tiling, slice_lengths
 from slrt_dask.kernels.blocks import possible_fibres
 from slrt_dask.kernels.rows import padded_width
+from slrt_dask.kernels.tiles import tile_bytes
 
 SOLVER_VECTORS = 4
 """Of a conjugate gradient iteration: r, p, s and w."""
@@ -24,6 +26,8 @@ SCAN_BYTES = 5 * 8 * 2**19
 """Of a thread that looks through the tensor: a box of it, and what is made of that."""
 ROOMS = 3
 """Blocks that a streaming thread has in memory: read, computed, written."""
+BLAS_BYTES = 8 * 2**20
+"""Of a thread that makes matrix products: where BLAS puts pieces of them. 2.3 MB were measured."""
 DRIVER_FACTORS = 45
 """Sets of factors in a driver's hands: point, gradient and direction of several iterations, and
 what the optimiser makes of them; quasi-Newton steps, with eight before them, have the most."""
@@ -101,6 +105,11 @@ class Costs:
     def counts(self) -> tuple[int, ...]:
         """Entries of every partition."""
         return tuple(part.count for part in self.header.partitions)
+
+    @property
+    def tiling(self) -> Tiling:
+        """Whether products are made on dense tiles."""
+        return Tiling.of(self.header)
 
     def slices_of(self, number: int) -> tuple[int, int]:
         return self.header.slices_of(number)
@@ -210,6 +219,12 @@ class Costs:
                 if len(header.shape) > 3:  # only then are just the fibres that occur numbered
                     rows = min(rows, entries)
                 buffers += threads * rows * 4 * padded_width(rank) * 8
+        if self.tiling.used:
+            # In a Hessian product, which has factor and direction side by side; weighted once more.
+            ranks = (rank for mode, rank in enumerate(self.ranks) if mode != slab)
+            widths = tuple(2 * padded_width(rank) for rank in ranks)
+            tile = tile_bytes(slice_lengths(header), widths)
+            buffers += threads * (tile + 2 * self.factor_bytes + BLAS_BYTES)
         # Reading a partition, or writing its dual, holds its columns once more.
         largest = self._with_extra(max(part.count for part in header.partitions))
         if self.extra is not None:

@@ -25,11 +25,12 @@ class LocalEngine(Engine):
         offset: float = 0.0,
         validation: ObservationStore | None = None,
         streaming: Streaming | None = None,
+        tiles: bool = False,
     ) -> None:
         super().__init__(store)
         partitions = tuple(range(len(store.partitions)))
         assignment = Assignment(
-            store, partitions, threads, precision, offset, validation, streaming
+            store, partitions, threads, precision, offset, validation, streaming, tiles
         )
         with self.stopwatch.on(Cause.LOADING):
             self._share = Share(assignment)

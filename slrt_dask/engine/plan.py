@@ -14,6 +14,7 @@ from slrt_dask.engine.costs import Costs, CouplingSize, WorkerBytes
 from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.embedded_costs import EmbeddedCosts
 from slrt_dask.engine.placement import Place, assign_partitions
+from slrt_dask.engine.tiling import Tiling
 from slrt_dask.errors import MemoryBudgetExceeded
 
 AnyCosts = Costs | EmbeddedCosts
@@ -63,6 +64,7 @@ class Plan:
     better_slab_mode : a mode along which less would cross, if there is one
     extra : entries beside the observed ones that bounds may need; None without bounds
     rows : rows of linear constraints
+    tiling : how products are made; None for chunks of an embedded tensor
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -75,6 +77,12 @@ class Plan:
     driver: int
     extra: int | None = None
     rows: int = 0
+    tiling: Tiling | None = None
+
+    @property
+    def tiles(self) -> bool:
+        """Whether products are made on dense tiles."""
+        return self.tiling is not None and self.tiling.used
 
     @property
     def in_memory(self) -> bool:
@@ -99,6 +107,7 @@ class Plan:
         lines = [
             f"workers           {self._occupied()}, threads {threads}",
             self._cut(why),
+            *([] if self.tiling is None else [f"products          {self.tiling}"]),
             f"observations      {readable(needed.observations)} on the fullest worker",
             f"solver state      {readable(needed.state)}",
             *self._working_set(),
@@ -181,6 +190,7 @@ def plan_fit(
         better_slab_mode=best if header.shape[best] / ranks[best] > ratio else None,
         extra=extra,
         rows=0 if coupling is None else coupling.rows,
+        tiling=costs.tiling,
     )
 
 

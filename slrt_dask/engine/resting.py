@@ -145,7 +145,7 @@ class FileBlock:
     ) -> None:
         self.partition, self.position, self.entries = block.partition, block.position, block.entries
         self.slices = block.slices
-        self.coupling = block.coupling
+        self.coupling, self._tiles = block.coupling, block.tiles
         self.found: IndexColumns | None = None
         self._directory = directory
         self._column_type = block.columns[0].dtype if block.columns else None
@@ -177,7 +177,7 @@ class FileBlock:
         block = Block(
             columns, MemoryVectors(vectors[VALUES]), self.partition, self.position,
             slices=self.slices, queries=self._queries, query_values=self._query_values,
-            coupling=self.coupling,
+            coupling=self.coupling, tiles=self._tiles,
         )  # fmt: skip
         return Contents(block, vectors, extra)
 
@@ -191,7 +191,7 @@ class FileBlock:
         vectors.prefetch(names)
         block = Block(
             columns, vectors, self.partition, self.position, buffers, self.slices, None,
-            self._queries, self._query_values, self.coupling,
+            self._queries, self._query_values, self.coupling, self._tiles,
         )  # fmt: skip
         if self._numbered is not None:
             block.numbered = self._opened_numbering(room, columns)

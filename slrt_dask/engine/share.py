@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.engine.assignment import Assignment, load_blocks
+from slrt_dask.engine.blas import SingleBlasThread
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.chains import Chain, Step, divide, drain
 from slrt_dask.engine.costs import ROOMS
@@ -43,6 +44,7 @@ class Share:
         except BaseException:
             self._remove_scratch()
             raise
+        self._single = SingleBlasThread() if assignment.tiles else None
         self._pool = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
         self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
         self._run = -1
@@ -192,6 +194,8 @@ class Share:
             self._background.shutdown(wait=True)
             self.blocks, self._chains = [], []
             self._remove_scratch()
+            if self._single is not None:
+                self._single.release()
 
     def _pieces(self, partition: int) -> list[RestingBlock]:
         pieces = [block for block in self.blocks if block.partition == partition]

@@ -49,6 +49,7 @@ def resupported(
         queries=old.queries,
         query_values=old.query_values,
         coupling=None if old.coupling is None else old.coupling.moved(_numbers(kept, places, old)),
+        tiles=old.tiles,
     )
     return block, extra[places]
 

@@ -14,6 +14,7 @@ from slrt_dask.engine.resting import FileBlock, MemoryBlock
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.support import resupported
 from slrt_dask.errors import StateLost
+from slrt_dask.kernels import sweeps
 from tests.engine.helpers import SHAPES, dense_problem
 from tests.oracles.dense import mode_product, random_problem
 
@@ -203,21 +204,23 @@ def test_blocks_have_to_be_numbered_again(streamed, share_of):
         share.contribute(program, program.first())
 
 
-@pytest.mark.parametrize("every_fibre", [True, False])
+@pytest.mark.parametrize(("every_fibre", "tiles"), [(True, False), (False, False), (True, True)])
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_products_on_other_entries_are_the_dense_ones(
-    order, streamed, every_fibre, store_of, tmp_path, monkeypatch
+    order, streamed, every_fibre, tiles, store_of, tmp_path, monkeypatch
 ):
     if not every_fibre:
         monkeypatch.setattr(prepare, "GENEROUS_FIBRES", 0)
+    if tiles:
+        monkeypatch.setattr(sweeps, "apply_slices", None)  # which nobody must need
     shape = SHAPES[order]
     dense = random_problem(shape, (2,) * order, fraction=0.1)
     store = store_of(dense.mask, dense.values, parts=2)
     rng = np.random.default_rng(2)
     point, x = dense.manifold.random_point(rng), rng.standard_normal(shape)
     streaming = Streaming(20, str(tmp_path)) if streamed else None
-    with LocalEngine(store, threads=2, streaming=streaming) as engine:
+    with LocalEngine(store, threads=2, streaming=streaming, tiles=tiles) as engine:
         share = engine._share
         held = dense.mask.copy()
 
