@@ -142,7 +142,7 @@ class Fit:
         kept = None if run is None else self._kept(run, cadence, state, events)
         outcome = minimise(
             self.problem,
-            self._method(accuracy=Accuracy(tightest=self._tightest)),
+            self._method(accuracy=self._accuracy),
             start,
             StopRules(
                 self.settings.gap_tolerance,
@@ -190,9 +190,13 @@ class Fit:
         return LimitedMemory
 
     @property
-    def _tightest(self) -> float:
-        """The smallest inner residual worth asking for in the precision of the vectors."""
-        return 1e-12 if self.settings.precision == "float64" else 1e-6
+    def _accuracy(self) -> Accuracy:
+        # The smallest inner residual worth asking for in the precision of the vectors.
+        tightest = 1e-12 if self.settings.precision == "float64" else 1e-6
+        if not self.settings.certified:
+            return Accuracy(tightest=tightest)
+        # Many steps with few inner iterations each; but no costs that rise for being better known.
+        return Accuracy(factor=0.2, loosest=1e-2, tightest=tightest)
 
     def _validation_error(self, evaluation: Evaluation) -> float:
         assert self.validation is not None

@@ -27,6 +27,9 @@ CLEARLY = 1e-3
 """By how much of what a factor catches a direction has to exceed it."""
 PORTIONS = tuple(0.25 ** (n + 1) for n in range(8))
 """Of a factor's squared norm, what its new columns may begin with: the first that helps."""
+AT_ONCE = 5
+"""Columns to add where there are fewer. Every rank on the way has to be fitted: one, two and four
+columns took half as many sweeps again as one and six."""
 LOST = 1e-10
 """Columns with less than this part of a factor's squared norm are dropped."""
 LOOSEST, TIGHTEST = 1e-2, 1e-9
@@ -100,7 +103,7 @@ class RankGrowth:
 
 def _at_once(factor: np.ndarray) -> int:
     """How many columns to add: as many as there are, so that many do not take for ever."""
-    return int(factor.shape[1])
+    return max(AT_ONCE, int(factor.shape[1]))
 
 
 def _directions(spectrum: Spectrum, most: int) -> np.ndarray:
