@@ -94,8 +94,9 @@ def complete(
     center : fit the deviations from the observed mean (True); or, with "modes", from offsets: that
         mean and one number per index of every mode (users and items, stations and hours), shrunken
         where there are few observations; "auto" takes the better of the two on held-out
-        observations, and None does so where ranks are searched for. Constraints go with the mean
-        only, which "auto" and such a None then take, but for Hankel, where they take none
+        observations, and None does so where ranks are searched for. With Huber's loss it is the
+        median in the place of the mean. Constraints go with the mean only, which "auto" and such a
+        None then take, but for Hankel, where they take none
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
     gradient_tolerance : or when the gradient norm is this small, relative to the cost

@@ -53,18 +53,45 @@ def delta_of(loss: Any, store: ObservationStore) -> float | None:
     return float(loss.delta) if not isinstance(loss.delta, str) else spread_delta(store)
 
 
-def spread_delta(store: ObservationStore) -> float:
-    """δ from the spread of the observed values, which half of them being absurd cannot change."""
+@dataclass(frozen=True)
+class Spread:
+    """Where observed values lie, which half of them being absurd cannot change.
+
+    median : of the values;  deviation : the median of how far they are from it
+    """
+
+    median: float
+    deviation: float
+
+    @property
+    def delta(self) -> float:
+        """From where on values would be outliers, if all the others were the same but for noise."""
+        return TUNING * NORMAL * self.deviation
+
+
+def spread_of(store: ObservationStore) -> Spread:
+    """The spread of the observed values."""
     apart = max(1, -(-store.nnz // MOST_LOOKED_AT))
     parts = range(len(store.partitions))
     values = np.concatenate([store.read_partition(number)[1][::apart] for number in parts])
-    deviation = float(np.median(np.abs(values - np.median(values))))
-    if not deviation > 0.0:
+    median = float(np.median(values))
+    return Spread(median, float(np.median(np.abs(values - median))))
+
+
+def spread_delta(store: ObservationStore) -> float:
+    """δ from the spread of the observed values."""
+    spread = spread_of(store)
+    if not spread.deviation > 0.0:
         raise InvalidInput(
             "delta is 'auto', but more than half of the observed values are the same, so that "
             "their median absolute deviation is 0; give a number: Huber(delta)"
         )
-    return TUNING * NORMAL * deviation
+    return spread.delta
+
+
+def center_name(delta: float | None) -> str:
+    """What centring subtracts: the mean, or with Huber's loss what outliers cannot move."""
+    return "mean" if delta is None else "median"
 
 
 def error_name(delta: float | None) -> str:

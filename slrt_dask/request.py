@@ -32,6 +32,7 @@ from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, cluster_places
 from slrt_dask.engine.plan import Plan, plan_embedded, plan_fit
 from slrt_dask.errors import InvalidInput, StateLost
+from slrt_dask.losses import Spread, spread_of
 from slrt_dask.newcomers import Newcomers
 from slrt_dask.pipeline import Fit
 from slrt_dask.posing import embedded
@@ -106,16 +107,32 @@ class Request:
         self.connection.ask_for_lost_workers()
         return self.plan()
 
+    @functools.cached_property
+    def _spread(self) -> Spread:
+        return spread_of(self.store)
+
     @property
-    def _mean(self) -> float:
-        """What is subtracted from observations as they are loaded."""
-        return self.store.mean if self.settings.center else 0.0
+    def _middle(self) -> float:
+        """What is subtracted from observations as they are loaded.
+
+        With Huber's loss that is the median: a few absurd values would take the mean with them, and
+        the others would then all be far from zero.
+        """
+        if not self.settings.center:
+            return 0.0
+        return self.store.mean if self.settings.huber is None else self._spread.median
+
+    @property
+    def limit(self) -> float:
+        """How far from what is fitted a value may count as being when offsets are estimated."""
+        huber = self.settings.huber
+        return math.inf if huber is None else max(huber, self._spread.delta)
 
     def _subtracted(self, engine: Engine) -> Offset:
         """What the engine's observations are without, from here on."""
         if self.settings.center != MODES:
-            return Offset(self._mean)
-        return subtract_effects(engine, self._mean, self.offset)
+            return Offset(self._middle)
+        return subtract_effects(engine, self._middle, self.offset, self.limit)
 
     @property
     def _beside(self) -> ObservationStore | None:
@@ -128,7 +145,7 @@ class Request:
                 embedded(self.store, self.settings),
                 self.connection.client,
                 precision=self.settings.precision,
-                offset=self._mean,
+                offset=self._middle,
                 validation=self._beside,
                 streamed={
                     str(worker.place.address): worker.block_entries
@@ -146,7 +163,7 @@ class Request:
             embedded(self.store, self.settings),
             threads=here.place.threads,
             precision=self.settings.precision,
-            offset=self._mean,
+            offset=self._middle,
             validation=self._beside,
             streaming=streaming,
             tiles=plan.tiles,

@@ -66,6 +66,29 @@ def test_a_large_delta_is_the_squared_loss(spoilt):
     np.testing.assert_allclose(robust.predict(places), squared.predict(places), atol=2e-3)
 
 
+@pytest.mark.parametrize("center", [True, "modes"])
+def test_what_is_subtracted_cannot_be_spoilt_either(center, spoilt, store_of):
+    absurd = np.random.default_rng(4).random(SHAPE) < 0.02
+    values = np.where(absurd, 1e6, spoilt.truth + 3.0)
+    store = store_of(spoilt.mask, values, parts=2)
+    done = slrt.complete(store, RANKS, center=center, **QUICK)
+    offset = done.offset.on_box(tuple(map(range, SHAPE)))
+    assert np.abs(offset - 3.0).max() < 3.0
+    if center is True:
+        assert done.header.offset == np.median(values[spoilt.mask])
+
+
+def test_a_search_uses_offsets_although_some_observations_are_absurd(store_of):
+    rng = np.random.default_rng(0)
+    effects = sum(np.meshgrid(*(rng.standard_normal(n) for n in SHAPE), indexing="ij"))
+    absurd = rng.random(SHAPE) < 0.02
+    values = np.where(absurd, 60.0, effects + 0.1 * rng.standard_normal(SHAPE))
+    store = store_of(rng.random(SHAPE) < 0.5, values)
+    options = {"center": "auto", "C": 0.01, "threads": 1, "max_iterations": 2}
+    done = slrt.complete(store, (1, 1, 1), loss=slrt.Huber(0.5), **options)
+    assert len(done.effects) == 3
+
+
 def test_the_answer_does_not_depend_on_partitions_and_engine(spoilt, thread_client):
     whole = slrt.complete(spoilt.store(), RANKS, **QUICK)
     same(slrt.complete(spoilt.store(parts=4), RANKS, **QUICK), whole, 1e-7)

@@ -12,10 +12,14 @@ The variances come from the data (empirical Bayes). With the degrees of freedom 
 a mode take up, γ_k = Σ_i n_i/(n_i + κ_k), they are τ_k² = ‖b_k‖²/γ_k and σ² = Σ residual²/(m − 1 −
 Σ_k γ_k), m being the number of observations; these are solved in turn with the effects. A mode
 without effects has its κ grow until nothing is left of them.
+
+With Huber's loss absurd observations must not decide on effects either: a value that lies further
+than a limit from what is fitted counts as one just there, and that changes along with the fit.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +29,7 @@ from numpy.typing import NDArray
 from slrt_dask.data.holding_out import SINGLY, Kind, SquaredErrors
 from slrt_dask.dual.bounds import OneRound
 from slrt_dask.dual.offsets import Offset
+from slrt_dask.dual.sampling import huber_roots
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.block import VALUES, Block
 from slrt_dask.engine.program import Finished, Program
@@ -71,24 +76,28 @@ class Layout:
 
 @dataclass(frozen=True)
 class ResidualSums(OneRound):
-    """Sums of scale · y − model over the observations of every index, and the sum of squares."""
+    """Sums of scale · y − model over the observations of every index, and the sum of squares.
+
+    limit : the largest size that a residual counts with
+    """
 
     layout: Layout
     unknowns: Numbers
     scale: float
+    limit: float = math.inf
 
     label = "offsets"
 
     def step(self, block: Block, message: None, total: Any) -> tuple[Numbers, float]:
-        return _add_residuals(block, self.layout, self.unknowns, self.scale, total)
+        return _add_residuals(block, self.layout, self.unknowns, self.scale, self.limit, total)
 
 
 def _add_residuals(
-    block: Block, layout: Layout, unknowns: Numbers, scale: float, total: Any
+    block: Block, layout: Layout, unknowns: Numbers, scale: float, limit: float, total: Any
 ) -> tuple[Numbers, float]:
     sums, squares = total or (np.zeros(layout.size), 0.0)
     squares += additive.residual_sums(
-        block.columns, layout.starts, unknowns, block.values, scale, sums
+        block.columns, layout.starts, unknowns, block.values, scale, limit, sums
     )
     return sums, squares
 
@@ -137,7 +146,7 @@ class Solve(Program):
         return message if isinstance(message, Finished) else message.direction
 
     def step(self, block: Block, message: Numbers, total: Any) -> tuple[Numbers, float]:
-        return _add_residuals(block, self.layout, message, 0.0, total)
+        return _add_residuals(block, self.layout, message, 0.0, math.inf, total)
 
     def advance(self, message: Steps, total: Any) -> Steps | Finished:
         direction, image = message.direction, -total[0]
@@ -180,9 +189,13 @@ class Subtract(OneRound):
 
 @dataclass(frozen=True)
 class HeldOutErrors(OneRound):
-    """Squares of held-out values as they are: the errors of what was subtracted from them."""
+    """Squares of held-out values as they are: the errors of what was subtracted from them.
+
+    delta : δ of Huber's loss, which then takes the place of the square
+    """
 
     kind: Kind = SINGLY
+    delta: float | None = None
 
     label = "validate"
 
@@ -191,26 +204,31 @@ class HeldOutErrors(OneRound):
         if block.queries is None or block.query_values is None or not len(block.query_values):
             return counts, squares
         values = block.query_values.astype(np.float64, copy=False)
+        if self.delta is not None:
+            values = huber_roots(values, self.delta)
         errors = SquaredErrors.of(self.kind, block.queries, values)
         return counts + errors.counts, squares + errors.squares
 
 
-def held_out_errors(engine: Engine, kind: Kind) -> SquaredErrors:
+def held_out_errors(engine: Engine, kind: Kind, delta: float | None = None) -> SquaredErrors:
     """How well the offset that an engine's observations are without predicts those held out."""
-    counts, squares = engine.run(HeldOutErrors(kind))
+    counts, squares = engine.run(HeldOutErrors(kind, delta))
     none = SquaredErrors.none()
     return SquaredErrors(none.counts + counts, none.squares + squares)
 
 
-def subtract_effects(engine: Engine, loaded: float, offset: Offset | None = None) -> Offset:
+def subtract_effects(
+    engine: Engine, loaded: float, offset: Offset | None = None, limit: float = math.inf
+) -> Offset:
     """Have an engine's observations be without the offset of their modes; returns it.
 
     loaded : the number that was subtracted when they were loaded
     offset : if it is known; estimated from the observations otherwise
+    limit : how far from what is fitted a value may count as being
     """
     layout = Layout(engine.store.shape)
     if offset is None:
-        unknowns = estimated(engine)
+        unknowns = estimated(engine, limit)
     else:
         unknowns = layout.joined(offset)
         unknowns[0] -= loaded
@@ -220,14 +238,15 @@ def subtract_effects(engine: Engine, loaded: float, offset: Offset | None = None
     return Offset(loaded + float(unknowns[0]), tuple(layout.split(unknowns)))
 
 
-def estimated(engine: Engine) -> Numbers:
+def estimated(engine: Engine, limit: float = math.inf) -> Numbers:
     """The unknowns (1 + Σ n_k,) for the observations that an engine holds."""
-    normal = NormalEquations.of(engine)
+    normal = NormalEquations.of(engine, limit)
     fitted = Fitted(np.zeros(normal.layout.size), np.zeros(normal.layout.size))
     wanted = np.full(len(engine.store.shape), FIRST_SHRINKAGE)
     for _ in range(MOST_ROUNDS):
         before = wanted
         fitted = normal.solved(before, fitted, LOOSE)
+        normal = normal.around(fitted)
         wanted = normal.shrinkage(before, fitted)
         if np.all(np.abs(np.log(wanted / before)) < SETTLED):
             break
@@ -240,6 +259,7 @@ class NormalEquations:
 
     right, energy : Xᵀy and ‖y‖²
     counts : the diagonal of XᵀX: how many observations an unknown has a part in
+    limit : how far from what was last fitted y may be; what is beyond is moved there
     """
 
     engine: Engine
@@ -247,14 +267,23 @@ class NormalEquations:
     right: Numbers
     energy: float
     counts: Numbers
+    limit: float = math.inf
 
     @classmethod
-    def of(cls, engine: Engine) -> NormalEquations:
+    def of(cls, engine: Engine, limit: float = math.inf) -> NormalEquations:
         layout = Layout(engine.store.shape)
         none = np.zeros(len(layout.shape))
-        right, energy = engine.run(ResidualSums(layout, layout.spread(0.0, none), 1.0))
+        right, energy = engine.run(ResidualSums(layout, layout.spread(0.0, none), 1.0, limit))
         counts, _ = engine.run(ResidualSums(layout, layout.spread(-1.0, none), 0.0))
-        return cls(engine, layout, np.array(right), float(energy), np.array(counts))
+        return cls(engine, layout, np.array(right), float(energy), np.array(counts), limit)
+
+    def around(self, fitted: Fitted) -> NormalEquations:
+        """The equations for values that are within the limit of what is fitted."""
+        if self.limit == math.inf:
+            return self
+        sums, squares = self.engine.run(ResidualSums(self.layout, fitted.unknowns, 1.0, self.limit))
+        energy = float(fitted.unknowns @ (fitted.image + 2.0 * sums)) + float(squares)
+        return replace(self, right=fitted.image + sums, energy=energy)
 
     def solved(self, shrinkage: Numbers, start: Fitted, rtol: float) -> Fitted:
         """The solution for some κ, from a start near it."""

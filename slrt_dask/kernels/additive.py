@@ -11,16 +11,18 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def residual_sums(columns, starts, unknowns, y, scale, sums):
+def residual_sums(columns, starts, unknowns, y, scale, limit, sums):
     """Add scale · y − model to sums, at the places of all unknowns that an entry has a part of.
 
-    Returns the sum of its squares. With scale 0 the sums are a product with the normal matrix.
+    Residuals are clipped to ±limit, which may be infinite. Returns the sum of their squares. With
+    scale 0 and no limit the sums are a product with the normal matrix.
     """
     squares, whole = 0.0, 0.0
     for e in range(y.size):
         residual = scale * np.float64(y[e]) - unknowns[0]
         for mode in range(len(columns)):
             residual -= unknowns[starts[mode] + columns[mode][e]]
+        residual = min(max(residual, -limit), limit)
         for mode in range(len(columns)):
             sums[starts[mode] + columns[mode][e]] += residual
         whole += residual

@@ -104,7 +104,7 @@ def _rests_on_nothing(facts: Facts) -> Iterator[str]:
     observed = facts.observed
     if observed is None:
         return
-    what = "the mean" if facts.model.offset else "0"
+    what = f"the {facts.center_name}" if facts.model.offset else "0"
     if facts.model.has_effects:
         what = "the offset of their modes"
     # With a constraint, what nothing was observed about may be predicted as something else.

@@ -25,7 +25,7 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.errors import InvalidInput, SlrtError, StoreNotFound
 from slrt_dask.locking import is_locked
-from slrt_dask.losses import error_name
+from slrt_dask.losses import center_name, error_name, spread_of
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.posing import weights_of
@@ -122,6 +122,10 @@ class Facts:
     @property
     def iterations(self) -> int:
         return self.records[-1].iteration if self.records else 0
+
+    @property
+    def center_name(self) -> str:
+        return center_name(self.model.huber)
 
     @property
     def error_name(self) -> str:
@@ -268,7 +272,9 @@ def _model(
         lambdas, offset = settings.lambdas, None
         if store is not None:
             lambdas = weights_of(settings, store.shape)
-            offset = store.mean if settings.center else 0.0
+            offset = 0.0
+            if settings.center:
+                offset = store.mean if huber is None else spread_of(store).median
     constraints = constraints_of(table)
     hankel, deviation = constraints.hankel, None
     if hankel is not None and lambdas is not None:

@@ -143,10 +143,11 @@ def _tensor_rows(facts: Facts) -> Iterator[tuple[object, object]]:
         yield "λ", listed(model.lambdas)
     if model.has_effects:
         offset = "" if model.offset is None else f" {plain(model.offset)}"
-        what = f"the mean{offset} and an offset per index of every mode"
+        what = f"the {facts.center_name}{offset} and an offset per index of every mode"
         yield "centred", f"{what} were subtracted, and are added to answers"
     elif model.offset:
-        yield "centred", f"the mean {plain(model.offset)} was subtracted, and is added to answers"
+        what = f"the {facts.center_name} {plain(model.offset)}"
+        yield "centred", f"{what} was subtracted, and is added to answers"
     if facts.ranks is not None:
         yield "ranks", tag("data", lengths(facts.ranks), value=facts.ranks, data_name="ranks")
 

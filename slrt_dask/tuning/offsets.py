@@ -108,12 +108,13 @@ def _alone(searching: Searching) -> Alone:
     """What the mean and the offsets of the observations say of those held out."""
     request = searching.begun
     centred = replace(request, settings=replace(request.settings, center=True))
+    delta = request.settings.huber
 
     def attempt() -> Alone:
         with centred.fitting() as fit:
-            mean = held_out_errors(fit.engine, searching.divided.kind).rmse
-            offset = subtract_effects(fit.engine, fit.offset.mean)
-            modes = held_out_errors(fit.engine, searching.divided.kind).rmse
+            mean = held_out_errors(fit.engine, searching.divided.kind, delta).rmse
+            offset = subtract_effects(fit.engine, fit.offset.mean, limit=centred.limit)
+            modes = held_out_errors(fit.engine, searching.divided.kind, delta).rmse
         return Alone(mean, modes, offset)
 
     return _persistently(attempt, centred, searching.events)

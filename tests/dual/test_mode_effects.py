@@ -178,3 +178,36 @@ def test_observations_that_are_all_the_same_have_no_effects(value, store_of):
         offset = subtract_effects(engine, store.mean)
     assert offset.mean == pytest.approx(value)
     assert all(np.abs(effect).max() < 1e-9 for effect in offset.effects)
+
+
+def test_with_a_limit_absurd_values_hardly_move_the_effects(shape, store_of):
+    mask, values = observed(shape), additive(shape)
+    absurd = observed(shape, 0.03, seed=8)
+    found = []
+    for tensor, limit in ((values, np.inf), (np.where(absurd, 1e6, values), 2.0)):
+        store = store_of(mask, tensor, parts=2)
+        middle = float(np.median(tensor[mask]))
+        with LocalEngine(store, threads=1, offset=middle) as engine:
+            offset = subtract_effects(engine, middle, limit=limit)
+        found.append(offset.on_box(tuple(map(range, shape))))
+    assert np.sqrt(np.mean((found[1] - found[0]) ** 2)) < 0.3 * np.std(found[0])
+
+
+def test_a_limit_that_nothing_exceeds_changes_nothing(store_of):
+    store = store_of(observed(SHAPES[3]), additive(SHAPES[3]), parts=2)
+    found = []
+    for limit in (np.inf, 1e3):
+        with LocalEngine(store, threads=1, offset=store.mean) as engine:
+            found.append(flat(subtract_effects(engine, store.mean, limit=limit)))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-7, atol=1e-8)
+
+
+def test_errors_of_offsets_alone_are_those_of_the_loss(store_of):
+    shape, delta = SHAPES[3], 0.7
+    values, seen, other = additive(shape), observed(shape), observed(shape, seed=5)
+    store, held_out = store_of(seen, values), store_of(other & ~seen, values)
+    with LocalEngine(store, threads=1, validation=held_out) as engine:
+        found = held_out_errors(engine, SINGLY, delta).rmse
+    sizes = np.abs(held_out.values())
+    loss = np.where(sizes <= delta, sizes**2, delta * (2.0 * sizes - delta))
+    assert found == pytest.approx(np.sqrt(np.mean(loss)))
