@@ -42,6 +42,7 @@ class Outbox:
         self._busy = threading.Lock()
         self._file, self._token = -1, b""
         self._memory: mmap.mmap | None = None
+        self._closed = False
 
     @contextmanager
     def holding(self, part: Any) -> Iterator[Parcel | None]:
@@ -55,6 +56,9 @@ class Outbox:
             return
         with self._busy:
             memory = self._with_room(_extent([piece.size for piece in pieces]))
+            if memory is None:
+                yield None
+                return
             room = np.frombuffer(memory, np.uint8)
             for first, piece in zip(_places([p.size for p in pieces]), pieces, strict=True):
                 room[first : first + piece.size] = piece
@@ -64,14 +68,22 @@ class Outbox:
 
     def close(self) -> None:
         with self._busy:
+            self._closed = True
             self._let_go()
 
-    def _with_room(self, size: int) -> mmap.mmap:
+    def _with_room(self, size: int) -> mmap.mmap | None:
+        """Memory of at least this size; None if there is none to be had, or none any more."""
+        if self._closed:
+            return None
         if self._memory is None or len(self._memory) < size:
             self._let_go()
-            self._file = os.memfd_create("slrt-outbox", os.MFD_CLOEXEC)
-            os.ftruncate(self._file, size)
-            self._memory = mmap.mmap(self._file, size)
+            try:
+                self._file = os.memfd_create("slrt-outbox", os.MFD_CLOEXEC)
+                os.ftruncate(self._file, size)
+                self._memory = mmap.mmap(self._file, size)
+            except OSError:  # a kernel or a container without them, or too many files are open
+                self._let_go()
+                return None
             self._token = secrets.token_bytes(TOKEN_BYTES)
             self._memory[:TOKEN_BYTES] = self._token
         return self._memory
@@ -79,8 +91,9 @@ class Outbox:
     def _let_go(self) -> None:
         if self._memory is not None:
             self._memory.close()
+        if self._file >= 0:
             os.close(self._file)
-            self._memory, self._file = None, -1
+        self._memory, self._file = None, -1
 
 
 class Inbox:
@@ -115,7 +128,8 @@ class Inbox:
             del self._seen[process]
             memory.close()
         try:
-            descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY)
+            # Another process's file of that number may be a named pipe, at which one waits.
+            descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_NONBLOCK)
             try:
                 if os.fstat(descriptor).st_size != length:
                     raise OutOfSight

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -137,3 +139,48 @@ def test_without_such_files_everything_goes_through_sockets(boxes, monkeypatch):
     monkeypatch.delattr(neighbours.os, "memfd_create")
     with boxes[0].holding(LARGE) as parcel:
         assert parcel is None
+
+
+def test_where_no_memory_can_be_had_everything_goes_through_sockets(boxes, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(neighbours.os, "memfd_create", refuse)
+    with boxes[0].holding(LARGE) as parcel:
+        assert parcel is None
+
+
+def test_memory_that_cannot_be_mapped_leaves_no_file_open(boxes, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(neighbours.mmap, "mmap", refuse)
+    with boxes[0].holding(LARGE) as parcel:
+        assert parcel is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_box_that_was_closed_opens_no_file_again(boxes):
+    before = len(os.listdir("/proc/self/fd"))
+    boxes[0].close()
+    with boxes[0].holding(LARGE) as parcel:
+        assert parcel is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_pipe_in_the_place_of_the_memory_is_not_waited_at(boxes, tmp_path):
+    def fail(*_):
+        raise AssertionError("it waits for somebody to write")
+
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(5)
+    try:
+        with boxes[0].holding(LARGE) as parcel, pytest.raises(OutOfSight):
+            boxes[1].opened((parcel[0], reading, *parcel[2:]))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        os.close(reading)
