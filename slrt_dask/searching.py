@@ -140,11 +140,11 @@ def _asked(request: Request, free: Free, purpose: str) -> dict[str, Any]:
         "observations": store.digest,
         "validation": None if validation is None else validation.path,
         "held_out_observations": None if validation is None else validation.digest,
-        "settings": request.settings.to_dict(),
-        "free": _without_default({**asdict(free), "held_out": word}),
+        "settings": _without_default(request.settings.to_dict(), "huber"),
+        "free": _without_default({**asdict(free), "held_out": word}, "center"),
     }
 
 
-def _without_default(free: dict[str, Any]) -> dict[str, Any]:
+def _without_default(table: dict[str, Any], name: str) -> dict[str, Any]:
     """Without what earlier searches do not know of, where it is as they had it."""
-    return free if free["center"] else {key: free[key] for key in free if key != "center"}
+    return table if table[name] else {key: table[key] for key in table if key != name}

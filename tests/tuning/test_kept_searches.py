@@ -216,3 +216,21 @@ def test_held_out_observations_that_are_given_need_no_others(store, tmp_path):
     train, test = store.split(0.2, 7, tmp_path / "train", tmp_path / "test")
     with pytest.raises(InvalidInput, match="validation is given"):
         slrt.tune(train, validation=test, held_out="entries")
+
+
+def test_a_search_of_an_earlier_release_goes_on(store, tmp_path):
+    options = {"C": 2.0, "center": True, "threads": 1, "run_directory": tmp_path / "s"}
+    found = slrt.tune(store, **options)
+    path = tmp_path / "s" / "search" / "asked.json"
+    asked = json.loads(path.read_text())
+    asked["settings"].pop("huber", None)  # of which it did not know
+    asked["free"].pop("center", None)
+    path.write_text(json.dumps(asked))
+    assert slrt.tune(store, **options).settings == found.settings
+
+
+def test_another_loss_is_another_search(store, tmp_path):
+    options = {"C": 2.0, "center": True, "threads": 1, "run_directory": tmp_path / "s"}
+    slrt.tune(store, **options)
+    with pytest.raises(CheckpointMismatch):
+        slrt.tune(store, loss=slrt.Huber(1.0), **options)
