@@ -187,14 +187,19 @@ def tuned(
 
 
 def _first(request: Request, lengths: tuple[int, ...], shares: tuple[float, ...]) -> Candidate:
-    """Where a search begins: with the widest factors that leave the observations in memory."""
+    """Where a search begins: with the widest factors that leave the observations in memory.
+
+    Where none do, with the widest that there is room for beside streamed ones.
+    """
+    streamed = None
     for rank in FIRST_RANKS:
         first = Candidate.first(lengths, shares, rank)
         settings = settings_of(first, request.settings, shares)
         with contextlib.suppress(MemoryBudgetExceeded):
             if replace(request, settings=settings).plan().in_memory:
                 return first
-    return first  # whose plan says what is missing, or that observations are streamed
+            streamed = streamed or first
+    return streamed or first  # whose plan says what is missing
 
 
 def _structure(settings: FitSettings) -> Any:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import slrt_dask as slrt
+from slrt_dask.config import FitSettings
 from slrt_dask.data import low_rank_tensor, sample_entries
 from slrt_dask.engine.base import VectorHandle
 from slrt_dask.errors import InvalidConfig, InvalidInput
 from slrt_dask.optim.stopping import StopReason
+from slrt_dask.request import Request
 from slrt_dask.tuning import remote, trials, tuning
 
 SHAPE, TRUE = (24, 20, 12), (3, 2, 2)
@@ -342,3 +344,17 @@ def test_held_out_observations_of_another_tensor_are_refused(store, tmp_path):
     other = slrt.from_coo(tmp_path / "other", indices, values, (2, 2))
     with pytest.raises(InvalidInput, match=r"validation store has shape \(2, 2\)"):
         slrt.tune(store, validation=other)
+
+
+def test_a_search_of_streamed_observations_begins_with_the_widest_factors(monkeypatch, store_of):
+    monkeypatch.setattr("slrt_dask.engine.plan.SMALLEST_STREAMED_BLOCK", 500)
+    monkeypatch.setattr("slrt_dask.engine.plan.LARGEST_STREAMED_BLOCK", 2000)
+    monkeypatch.setattr(tuning, "FIRST_RANKS", (8, 5, 2))
+    rng = np.random.default_rng(3)
+    store = store_of(rng.random((60, 30, 25)) < 0.5, rng.standard_normal((60, 30, 25)))
+    wide, narrow = (slrt.plan(store, (rank,) * 3, threads=1).largest.total for rank in (8, 2))
+    began = []
+    for limit in (wide, narrow, narrow - 1):
+        request = Request(store, FitSettings(ranks=(2, 2, 2), C=1.0), None, limit, 1, None)
+        began.append(tuning._first(request, store.shape, (1.0, 1.0, 1.0)).ranks[0])
+    assert began == [8, 2, 8]
