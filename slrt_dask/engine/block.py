@@ -8,6 +8,7 @@ is the business of the `Vectors` behind it.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,6 +26,8 @@ from slrt_dask.kernels.blocks import (
 )
 
 Vector = NDArray[np.floating[Any]]
+NUMBERING = threading.Lock()
+"""Numbering held-out places takes several times their memory for a moment: one block at a time."""
 VALUES = "values"
 """The name of the observed values, less the offset of the fit."""
 
@@ -166,7 +169,8 @@ class Block:
     def query_index(self) -> QueryIndex | None:
         """The held-out places, numbered beside the entries; None where there are none."""
         if self._query_index is None and self.queries is not None and len(self.queries[0]):
-            self._query_index = build_queries(self.index, self.queries, self.numbering)
+            with NUMBERING:
+                self._query_index = build_queries(self.index, self.queries, self.numbering)
         return self._query_index
 
     @property

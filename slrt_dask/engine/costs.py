@@ -35,6 +35,8 @@ RUNTIME_BYTES = 350 * 2**20
 """The interpreter with its libraries, after compiling the kernels: 327 MB were measured."""
 
 
+NUMBERING_BYTES = 100
+"""Of an entry whose fibre is being numbered: keys, places, their order, and both in that order."""
 COEFFICIENT_BYTES = 16 + 24
 """Of a linear constraint's coefficient: as it is kept, and what it is made from at the start."""
 ROW_VECTORS = 16
@@ -238,6 +240,11 @@ class Costs:
         """Held-out entries have columns, fibre numbers and values."""
         order, index = len(self.header.shape), self.header.index_dtype.itemsize
         queries = math.ceil(self.held_out * entries / self.header.nnz)
-        # Order 4 and more number the fibres of both kinds of entries together.
-        joint = entries * order * index if self.held_out and order > 3 else 0
-        return queries * (4 * order * index + 24) + joint
+        if not self.held_out or order <= 3:
+            return queries * (4 * order * index + 24)
+        # Order 4 and more number the fibres of both kinds of entries together, by sorting them,
+        # block after block; a block may be a whole partition.
+        share = (self.header.nnz + self.held_out) / self.header.nnz
+        block = min(entries, self._with_extra(max(part.count for part in self.header.partitions)))
+        sorting = math.ceil(NUMBERING_BYTES * share * block)
+        return queries * (4 * order * index + 24) + entries * order * index + sorting

@@ -266,7 +266,7 @@ def test_the_answer_does_not_depend_on_chunks_threads_files_or_workers(hankel):
         _assert_same(hankel(3, **way), wanted.point, cost, gradient)
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
     with (
-        distributed.LocalCluster(dashboard_address=None, **options) as cluster,
+        distributed.LocalCluster(dashboard_address=":0", **options) as cluster,
         distributed.Client(cluster) as client,
     ):
 
