@@ -23,6 +23,7 @@ def plan(
     *,
     constraint: Constraint | Sequence[Constraint] | None = None,
     loss: Huber | None = None,
+    validation: ObservationStore | None = None,
     client: distributed.Client | None = None,
     memory_limit: int | str | None = None,
     threads: int | None = None,
@@ -51,4 +52,8 @@ def plan(
     held = TemporaryPlace()  # of rows that are in memory
     stored = constraints.stored(f"{held.path}/rows", store.shape, store.slab_mode)
     settings = replace(settings, constraint=stored.to_table())
-    return plan_of(store, settings, client=client, memory_limit=memory_limit, threads=threads)
+    held_out = 0 if validation is None else validation.nnz
+    return plan_of(
+        store, settings, client=client, memory_limit=memory_limit, threads=threads,
+        held_out=held_out,
+    )  # fmt: skip

@@ -345,6 +345,8 @@ def test_a_plan_says_what_a_fit_would_need(store_of):
     rows = slrt.plan(store, (2, 2, 2), constraint=slrt.Linear.rising(store.shape, mode=0))
     assert plain.in_memory
     assert (plain.extra, bounded.extra, rows.rows) == (None, 0, 5 * 5 * 4)
+    judged = slrt.plan(store, (2, 2, 2), validation=store)
+    assert judged.largest.total > plain.largest.total
     assert "total per worker" in str(plain)
     with pytest.raises(SlrtError, match="ranks that are known"):
         slrt.plan(store, "auto")

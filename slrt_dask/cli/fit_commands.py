@@ -47,6 +47,9 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     help="Of the solver's vectors.",
 )
+@click.option(
+    "--validation", type=DIRECTORY, metavar="STORE2", help="Held-out observations of the fit."
+)
 @HUBER
 @constraint_options
 @computing_options
@@ -55,6 +58,7 @@ def plan(
     store: str,
     ranks: tuple[int, ...],
     precision: str,
+    validation: str | None,
     huber: float | str | None,
     computing: Computing,
     **flags: Any,
@@ -90,6 +94,7 @@ def plan(
             client=client,
             memory_limit=computing.memory_limit,
             threads=computing.threads,
+            held_out=0 if validation is None else open_store(validation).nnz,
         )
     click.echo(str(found))
     try:
