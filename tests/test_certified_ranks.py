@@ -124,6 +124,7 @@ def test_workers_grow_the_same_ranks(noisy, thread_client):
 
 def test_weights_may_be_searched_for_first(noisy, monkeypatch):
     monkeypatch.setattr("slrt_dask.searching.RANKS_TO_SEARCH_WITH", 2)
+    monkeypatch.setattr("slrt_dask.tuning.tuning.MOST_TRIALS", 6)
     done = slrt.complete(noisy(3), "certified", **{**CLOSE, "max_iterations": 40})
     assert "held-out" in done.records[0].event
     assert done.records[0].ranks == (2, 2, 2) != done.ranks

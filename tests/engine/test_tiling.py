@@ -98,9 +98,7 @@ def reference(store_of):
     return of
 
 
-@pytest.mark.parametrize(
-    ("order", "streamed"), [(2, True), (3, False), (3, True), (4, False), (5, True)]
-)
+@pytest.mark.parametrize(("order", "streamed"), [(2, True), (3, False), (4, True), (5, False)])
 def test_tiles_give_the_results_of_entries(
     order, streamed, store_of, reference, tmp_path, monkeypatch
 ):
@@ -130,8 +128,10 @@ def test_worker_processes_give_the_same_on_tiles(store_of, reference, process_cl
         assert_same(results(engine, dense, certified=False), wanted)
 
 
-@pytest.mark.parametrize("where", ["here", "on workers"])
-@pytest.mark.parametrize(("fraction", "constraint"), [(0.6, None), (0.2, None), (0.6, "bounds")])
+@pytest.mark.parametrize(
+    ("where", "fraction", "constraint"),
+    [("here", 0.6, "bounds"), ("here", 0.2, None), ("on workers", 0.6, None)],
+)
 def test_blocks_do_what_the_plan_says(
     where, fraction, constraint, store_of, thread_client, monkeypatch
 ):
