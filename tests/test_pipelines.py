@@ -305,7 +305,15 @@ def test_files_that_are_no_ratings_are_refused_in_a_sentence(scripts, tmp_path):
     from rating_files import read_ratings
 
     for name, content, words in (
-        ("ratings.csv", "1,2\n3,4\n", "does not have a user"),
+        ("ratings.csv", "1,2\n3,4\n", "line 1 of .*ratings.csv is '1,2'; give a user, an item"),
+        ("ratings.csv", "hello\n1,2,3,4\n", "line 1 of .* is 'hello'"),
+        ("ratings.csv", "u,i,r,t\n1,2,3,4\n\n1,2,x,4\n", "line 4 of .* is '1,2,x,4'"),
+        ("ratings.csv", "u,i,r,t\n", "no ratings after its header"),
+        ("u.data", "hello\n1\t2\t3\t4\n", "line 1 of .*u.data is 'hello'"),
+        ("u.data", "u\ti\tr\tt\n1\t2\t3\t4\n", "line 1 of .*u.data is "),
+        ("u.data", "1\t2\t3\t4\n#\t2\t3\t4\n", "line 2 of .*u.data is "),
+        ("u.data", "1\t2\t3\t4\n1\t2\tnan\t4\n", "line 2 of .*u.data is "),
+        ("ratings.dat", "1::2::3::4\n1::2:3::4\n", "line 2 of .* is '1::2:3::4'.* '::'"),
         ("ratings.xyz", "1,2,3,4\n", "unknown kind"),
         ("u.data", "", "has no ratings"),
     ):
