@@ -15,9 +15,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
+import numpy as np
 import shared
 
 import slrt_dask as slrt
@@ -65,7 +69,7 @@ def image_pictures(image, fitted: shared.Fitted, name: str) -> dict:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = shared.parser(__doc__, observed=OBSERVED)
+    parser = command.parser(__doc__, observed=OBSERVED)
     parser.add_argument("--nonnegative", action="store_true", help="no entry below zero")
     arguments = parser.parse_args(given)
     cube = shared.data(arguments, lambda: noisy_scene(arguments.seed, arguments.small))
@@ -76,7 +80,7 @@ def main(given: Sequence[str] | None = None) -> None:
     config = HERE / ("image.toml" if is_image else "hyperspectral.toml")
     with shared.workspace() as directory:
         train, test = shared.hide(cube, arguments, directory, OBSERVED)
-        options = shared.settings(arguments, config, cube.shape)
+        options = command.settings(arguments, config, cube.shape)
         if arguments.nonnegative:
             options["constraint"] = slrt.Nonnegative()
         fitted = shared.fit(train, test, options, arguments.workers)

@@ -16,10 +16,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
 import dask.array as da
 import numpy as np
-
-sys.path.append(str(Path(__file__).parents[1]))
 import shared
 
 from slrt_dask.plot import frames_figure
@@ -57,13 +61,13 @@ def grey(video):
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    arguments = shared.parser(__doc__, observed=OBSERVED).parse_args(given)
+    arguments = command.parser(__doc__, observed=OBSERVED).parse_args(given)
     size = (36, 48, 24) if arguments.small else (72, 96, 60)
     video = grey(shared.data(arguments, lambda: moving_scene(*size)))
     name = shared.title(arguments, "a street")
     with shared.workspace() as directory:
         train, test = shared.hide(video, arguments, directory, OBSERVED)
-        options = shared.settings(arguments, HERE / "video.toml", video.shape)
+        options = command.settings(arguments, HERE / "video.toml", video.shape)
         fitted = shared.fit(train, test, options, arguments.workers)
         top = 255.0 if shared.peak(video) <= 255.0 else shared.peak(video)
         shared.report(fitted, top=top)
