@@ -24,6 +24,7 @@ from packaged import PACKAGED, packaged_array
 import slrt_dask as slrt
 from slrt_dask.dask_settings import SETTINGS
 from slrt_dask.data.ingest import PARTITION_ENTRIES
+from slrt_dask.data.libraries import load
 from slrt_dask.errors import SlrtError
 from slrt_dask.plot import convergence_figure, save_figure
 
@@ -112,6 +113,7 @@ def fit(
     workers: int | None = None,
 ) -> Fitted:
     """Say what it will need, and complete."""
+    load("matplotlib.figure", extra="plot")  # for the pictures, which come last
     given = dict(options)
     ranks, constraint = given.pop("ranks"), given.pop("constraint", None)
     with _computing(workers) as client:

@@ -99,6 +99,13 @@ def test_settings_of_a_file_that_cannot_be_are_refused_in_a_sentence(line, words
         video("--config", str(tmp_path / "own.toml"))
 
 
+def test_pictures_that_cannot_be_drawn_are_refused_before_the_fit(video, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr("slrt_dask.complete", lambda *a, **k: pytest.fail("it fitted"))
+    with pytest.raises(SlrtError, match=r"matplotlib is not installed; install slrt-dask\[plot\]"):
+        video()
+
+
 def test_ratings_take_no_argument_that_they_have_no_use_for(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(PIPELINES))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
