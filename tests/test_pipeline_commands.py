@@ -106,6 +106,19 @@ def test_pictures_that_cannot_be_drawn_are_refused_before_the_fit(video, monkeyp
         video()
 
 
+@pytest.mark.parametrize("script", ["video/run.py", "hyperspectral/run.py", "series/traffic.py"])
+def test_data_of_another_order_are_refused_in_a_sentence(script, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(PIPELINES))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    np.save(tmp_path / "flat.npy", np.ones((5, 6)))
+    main = runpy.run_path(str(PIPELINES / script))["main"]
+    with pytest.raises(SlrtError, match=r"the data have shape \(5, 6\); give"):
+        main([str(tmp_path / "flat.npy")])
+    if script == "series/traffic.py":
+        with pytest.raises(SlrtError, match="--hide has day 99; the last one is 27"):
+            main(["--small", "--hide", "3,99"])
+
+
 def test_ratings_take_no_argument_that_they_have_no_use_for(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(PIPELINES))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)

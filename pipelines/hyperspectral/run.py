@@ -26,6 +26,7 @@ import shared
 
 import slrt_dask as slrt
 from slrt_dask.demo import scene
+from slrt_dask.errors import InvalidInput
 from slrt_dask.plot import completion_figure, frames_figure, spectra_figure
 
 HERE = Path(__file__).parent
@@ -74,7 +75,7 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     cube = shared.data(arguments, lambda: noisy_scene(arguments.seed, arguments.small))
     if cube.ndim != 3:
-        raise shared.InvalidInput(f"the data have shape {cube.shape}; give rows, columns and bands")
+        raise InvalidInput(f"the data have shape {cube.shape}; give rows, columns and bands")
     name = shared.title(arguments, "a landscape")
     is_image = cube.shape[2] <= MOST_COLOURS
     config = HERE / ("image.toml" if is_image else "hyperspectral.toml")

@@ -24,6 +24,7 @@ import numpy as np
 import shared
 
 import slrt_dask as slrt
+from slrt_dask.errors import InvalidInput
 from slrt_dask.plot import series_figure
 
 HERE = Path(__file__).parent
@@ -64,12 +65,12 @@ def main(given: Sequence[str] | None = None) -> None:
         arguments, lambda: counts_of_a_month(8 if arguments.small else 30, arguments.seed)
     ).compute()
     if counts.ndim != 3:
-        raise shared.InvalidInput(f"the data have shape {counts.shape}; give places, days, times")
+        raise InvalidInput(f"the data have shape {counts.shape}; give places, days, times")
     counts = counts.astype(np.float64)
     days = counts.shape[1]
     hide = list(arguments.hide or (days // 3, days - 1))
     if max(hide) >= days:
-        raise shared.InvalidInput(f"--hide has day {max(hide)}; the last one is {days - 1}")
+        raise InvalidInput(f"--hide has day {max(hide)}; the last one is {days - 1}")
     known = counts.copy()
     known[:, hide] = np.nan
     hidden = np.isnan(known) & ~np.isnan(counts)

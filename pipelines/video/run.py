@@ -26,6 +26,7 @@ import dask.array as da
 import numpy as np
 import shared
 
+from slrt_dask.errors import InvalidInput
 from slrt_dask.plot import frames_figure
 
 HERE = Path(__file__).parent
@@ -54,7 +55,7 @@ def grey(video):
         video = da.tensordot(video.astype(np.float64), LUMINANCE, axes=([2], [0]))
         return video.rechunk({0: -1, 1: -1})
     if video.ndim != 3:
-        raise shared.InvalidInput(
+        raise InvalidInput(
             f"the data have shape {video.shape}; give rows, columns, frames, perhaps with colours"
         )
     return video
