@@ -1,4 +1,4 @@
-"""What every pipeline does: take one path, hide entries, plan, fit, print a table, draw.
+"""What every pipeline does: read one path, hide entries, plan, fit, print a table, draw.
 
 A script tells the story of its job; how a step is done is told here. It changes when all of them
 are to do something in another way.
@@ -22,15 +22,14 @@ import numpy as np
 from packaged import PACKAGED, packaged_array
 
 import slrt_dask as slrt
-from slrt_dask.config import read_settings
 from slrt_dask.dask_settings import SETTINGS
 from slrt_dask.data.ingest import PARTITION_ENTRIES
-from slrt_dask.errors import InvalidInput, SlrtError
+from slrt_dask.data.libraries import load
+from slrt_dask.errors import SlrtError
 from slrt_dask.plot import convergence_figure, save_figure
 
 SMALL = 48
 """Of data of one's own, what --small keeps of each mode; it also means few iterations."""
-SMALL_ITERATIONS = 15
 SMALL_SHARE = 3
 """Little data have less structure, so more of them is observed."""
 
@@ -43,36 +42,6 @@ class Fitted:
     train: slrt.ObservationStore
     test: slrt.ObservationStore | None
     seconds: float
-
-
-def parser(
-    about: str, *, observed: float | None = None, path: bool = True
-) -> argparse.ArgumentParser:
-    """The arguments that all scripts have.
-
-    about : the docstring, shown as it is;  observed : the share of full data, if one is hidden
-    """
-    made = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    if path:
-        made.add_argument("path", nargs="?", help="data of your own; without it, some are made")
-        made.add_argument("--key", help="which array or variable, where a file has several")
-        made.add_argument("--missing", type=float, metavar="VALUE", help="missing, besides NaN")
-    if observed is not None:
-        made.add_argument(
-            "--observed", type=float, help=f"share of full data that is not hidden [{observed}]"
-        )
-    made.add_argument("--config", type=Path, metavar="TOML", help="settings other than ours")
-    made.add_argument("--ranks", type=_ranks, metavar="R,R,…", help="one per mode, or certified")
-    made.add_argument("--C", type=float, help="weight of the misfit")
-    made.add_argument("--auto", action="store_true", help="search for ranks and weights")
-    made.add_argument("--max-iterations", type=int)
-    made.add_argument("--workers", type=int, help="worker processes; else this process")
-    made.add_argument("--seed", type=int, default=0, help="of what is made, and of what is hidden")
-    made.add_argument("--small", action="store_true", help="little data, few iterations: seconds")
-    made.add_argument("--output", type=Path, default=Path("."), help="directory of the pictures")
-    return made
 
 
 def run(main: Callable[[], None]) -> None:
@@ -125,8 +94,6 @@ def hide(
     """
     of_full = SMALL_SHARE * observed if arguments.small else observed
     share = arguments.observed or (of_full if is_full(array) else 0.9)
-    if not 0.0 < share < 1.0:
-        raise InvalidInput(f"--observed is {share}; give a share between 0 and 1")
     draw = da.random.default_rng(arguments.seed).random(array.shape, chunks=array.chunks)
     held_out = (draw >= share) & (draw < share + min(share, 1.0 - share))
     # A worker without a partition of its own would have nothing to do.
@@ -139,24 +106,6 @@ def hide(
     return train, slrt.from_array(directory / "test", array, mask=held_out)
 
 
-def settings(arguments: argparse.Namespace, config: Path, shape: Sequence[int]) -> dict[str, Any]:
-    """Those of a TOML file for a tensor of this shape; what was given in the command wins."""
-    found = read_settings(arguments.config or config)
-    if arguments.auto:
-        found = {key: found[key] for key in ("constraint",) if key in found} | {"ranks": "auto"}
-    elif arguments.ranks is not None:
-        found["ranks"] = arguments.ranks
-    if isinstance(found["ranks"], tuple) and len(found["ranks"]) == len(shape):
-        found["ranks"] = tuple(min(pair) for pair in zip(found["ranks"], shape, strict=True))
-    if arguments.C is not None:
-        found["C"] = arguments.C
-    if arguments.small:
-        found["max_iterations"] = min(SMALL_ITERATIONS, found.get("max_iterations", 200))
-    if arguments.max_iterations is not None:
-        found["max_iterations"] = arguments.max_iterations
-    return found
-
-
 def fit(
     train: slrt.ObservationStore,
     test: slrt.ObservationStore | None,
@@ -164,6 +113,7 @@ def fit(
     workers: int | None = None,
 ) -> Fitted:
     """Say what it will need, and complete."""
+    load("matplotlib.figure", extra="plot")  # for the pictures, which come last
     given = dict(options)
     ranks, constraint = given.pop("ranks"), given.pop("constraint", None)
     with _computing(workers) as client:
@@ -284,7 +234,3 @@ def _computing(workers: int | None) -> Iterator[Any]:
         )
         with cluster, Client(cluster) as client:
             yield client
-
-
-def _ranks(text: str) -> tuple[int, ...] | str:
-    return text if text == "certified" else tuple(int(part) for part in text.split(","))

@@ -31,6 +31,14 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     figure.savefig(path, dpi=150, facecolor="white")
 
 
+def check_can_draw(path: str | os.PathLike[str]) -> None:
+    """Refuse a picture that cannot be made, before what it is to show is computed."""
+    kinds = load("matplotlib.figure", extra="plot").FigureCanvasBase.get_supported_filetypes()
+    ending = os.path.splitext(path)[1]
+    if ending and ending[1:].lower() not in kinds:
+        raise InvalidInput(f"{path} ends in {ending}, which no picture does; give a .png or .pdf")
+
+
 def new_figure(size: tuple[float, float]) -> Figure:
     figure: Figure = load("matplotlib.figure", extra="plot").Figure(
         figsize=size, layout="constrained"

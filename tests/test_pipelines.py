@@ -251,9 +251,10 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(name, tmp_path):
 
 
 def test_hidden_and_held_out_entries_are_those_of_the_data(scripts, tmp_path):
+    import command
     import shared
 
-    arguments = shared.parser("", observed=0.3).parse_args([])
+    arguments = command.parser("", observed=0.3).parse_args([])
     array = shared.lazy(FRAMES).rechunk((8, 12, 2))
     train, test = shared.hide(array, arguments, tmp_path, 0.3)
     seen, held = train.to_array(), test.to_array()
@@ -269,9 +270,10 @@ def test_hidden_and_held_out_entries_are_those_of_the_data(scripts, tmp_path):
 
 
 def test_of_data_with_gaps_all_that_is_known_is_used(scripts, tmp_path):
+    import command
     import shared
 
-    arguments = shared.parser("", observed=0.1).parse_args([])
+    arguments = command.parser("", observed=0.1).parse_args([])
     gaps = np.where(FRAMES > 128, FRAMES, np.nan)
     train, test = shared.hide(shared.lazy(gaps), arguments, tmp_path, 0.1)
     assert train.nnz + test.nnz == np.count_nonzero(FRAMES > 128)
@@ -305,7 +307,15 @@ def test_files_that_are_no_ratings_are_refused_in_a_sentence(scripts, tmp_path):
     from rating_files import read_ratings
 
     for name, content, words in (
-        ("ratings.csv", "1,2\n3,4\n", "does not have a user"),
+        ("ratings.csv", "1,2\n3,4\n", "line 1 of .*ratings.csv is '1,2'; give a user, an item"),
+        ("ratings.csv", "hello\n1,2,3,4\n", "line 1 of .* is 'hello'"),
+        ("ratings.csv", "u,i,r,t\n1,2,3,4\n\n1,2,x,4\n", "line 4 of .* is '1,2,x,4'"),
+        ("ratings.csv", "u,i,r,t\n", "no ratings after its header"),
+        ("u.data", "hello\n1\t2\t3\t4\n", "line 1 of .*u.data is 'hello'"),
+        ("u.data", "u\ti\tr\tt\n1\t2\t3\t4\n", "line 1 of .*u.data is "),
+        ("u.data", "1\t2\t3\t4\n#\t2\t3\t4\n", "line 2 of .*u.data is "),
+        ("u.data", "1\t2\t3\t4\n1\t2\tnan\t4\n", "line 2 of .*u.data is "),
+        ("ratings.dat", "1::2::3::4\n1::2:3::4\n", "line 2 of .* is '1::2:3::4'.* '::'"),
         ("ratings.xyz", "1,2,3,4\n", "unknown kind"),
         ("u.data", "", "has no ratings"),
     ):
@@ -323,19 +333,6 @@ def test_files_that_are_no_ratings_are_refused_in_a_sentence(scripts, tmp_path):
 def test_settings_of_pipelines_are_accepted(path):
     settings = FitSettings(**read_settings(path))
     assert settings.max_iterations > 0
-
-
-def test_what_is_given_in_a_command_wins_over_the_file(scripts):
-    import shared
-
-    toml = PIPELINES / "video/video.toml"
-    parser = shared.parser("")
-    plain = shared.settings(parser.parse_args([]), toml, (100, 100, 100))
-    assert plain == read_settings(toml)
-    given = parser.parse_args(["--ranks", "4,5,6", "--C", "2", "--max-iterations", "3"])
-    found = shared.settings(given, toml, (100, 100, 5))
-    assert (found["ranks"], found["C"], found["max_iterations"]) == ((4, 5, 5), 2.0, 3)
-    assert shared.settings(parser.parse_args(["--auto"]), toml, (9, 9, 9)) == {"ranks": "auto"}
 
 
 def test_a_plan_says_what_a_fit_would_need(store_of):

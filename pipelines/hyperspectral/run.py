@@ -15,13 +15,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
+import numpy as np
 import shared
 
 import slrt_dask as slrt
 from slrt_dask.demo import scene
+from slrt_dask.errors import InvalidInput
 from slrt_dask.plot import completion_figure, frames_figure, spectra_figure
 
 HERE = Path(__file__).parent
@@ -65,18 +70,18 @@ def image_pictures(image, fitted: shared.Fitted, name: str) -> dict:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = shared.parser(__doc__, observed=OBSERVED)
+    parser = command.parser(__doc__, observed=OBSERVED)
     parser.add_argument("--nonnegative", action="store_true", help="no entry below zero")
     arguments = parser.parse_args(given)
     cube = shared.data(arguments, lambda: noisy_scene(arguments.seed, arguments.small))
     if cube.ndim != 3:
-        raise shared.InvalidInput(f"the data have shape {cube.shape}; give rows, columns and bands")
+        raise InvalidInput(f"the data have shape {cube.shape}; give rows, columns and bands")
     name = shared.title(arguments, "a landscape")
     is_image = cube.shape[2] <= MOST_COLOURS
     config = HERE / ("image.toml" if is_image else "hyperspectral.toml")
     with shared.workspace() as directory:
         train, test = shared.hide(cube, arguments, directory, OBSERVED)
-        options = shared.settings(arguments, config, cube.shape)
+        options = command.settings(arguments, config, cube.shape)
         if arguments.nonnegative:
             options["constraint"] = slrt.Nonnegative()
         fitted = shared.fit(train, test, options, arguments.workers)

@@ -13,9 +13,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
+import numpy as np
 import shared
 from rating_files import Ratings, read_ratings
 
@@ -61,7 +65,7 @@ def mean_errors(train: slrt.ObservationStore, test: slrt.ObservationStore) -> li
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    arguments = shared.parser(__doc__).parse_args(given)
+    arguments = command.parser(__doc__, arrays=False).parse_args(given)
     size = (150, 250, 6) if arguments.small else (600, 800, 20)
     ratings = (
         made_ratings(*size, arguments.seed)
@@ -74,7 +78,7 @@ def main(given: Sequence[str] | None = None) -> None:
             duplicates="mean", dimension_names=("user", "item", "week"),
         )  # fmt: skip
         train, test = store.split(HELD_OUT, arguments.seed)
-        options = shared.settings(arguments, HERE / "ratings.toml", store.shape)
+        options = command.settings(arguments, HERE / "ratings.toml", store.shape)
         fitted = shared.fit(train, test, options, arguments.workers)
         shared.report(fitted, more=mean_errors(train, test))
         predicted = fitted.done.predict(test.indices().compute())

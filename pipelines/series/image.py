@@ -16,9 +16,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
+import numpy as np
 import shared
 
 import slrt_dask as slrt
@@ -46,7 +50,7 @@ def read(arguments, key: str | None) -> np.ndarray:
 
 def fit_rows(known: np.ndarray, arguments, directory: Path) -> shared.Fitted:
     """Complete an image, NaN where it is not known, from the rows of which something is."""
-    options = shared.settings(arguments, HERE / "image.toml", known.shape)
+    options = command.settings(arguments, HERE / "image.toml", known.shape)
     options["constraint"] = slrt.Hankel((known.shape[0] - WINDOW + 1, 1, 1), DEVIATION)
     store = slrt.from_array(directory, known)
     return shared.fit(store, None, options, arguments.workers)
@@ -57,7 +61,7 @@ def filled(known: np.ndarray, fitted: shared.Fitted) -> np.ndarray:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = shared.parser(__doc__)
+    parser = command.parser(__doc__)
     parser.add_argument("--damaged", help="the damaged image in an .npz, black where missing")
     arguments = parser.parse_args(given)
     name, image = shared.title(arguments, "a texture"), read(arguments, arguments.key)

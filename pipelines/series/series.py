@@ -13,9 +13,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
+import numpy as np
 import shared
 
 import slrt_dask as slrt
@@ -48,8 +52,10 @@ def samples(arguments) -> np.ndarray:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = shared.parser(__doc__)
-    parser.add_argument("--forecast", type=int, default=50, help="samples to add at the end")
+    parser = command.parser(__doc__)
+    parser.add_argument(
+        "--forecast", type=command.whole_number(0), default=50, help="samples to add at the end"
+    )
     arguments = parser.parse_args(given)
     truth = samples(arguments)
     count, known = len(truth) - arguments.forecast, truth.copy()
@@ -61,7 +67,7 @@ def main(given: Sequence[str] | None = None) -> None:
         train = slrt.from_array(directory / "train", known)
         held_out = np.where(hidden, truth, np.nan)
         test = slrt.from_array(directory / "test", held_out) if hidden.any() else None
-        options = shared.settings(arguments, HERE / "series.toml", truth.shape)
+        options = command.settings(arguments, HERE / "series.toml", truth.shape)
         options["constraint"] = slrt.Hankel(max(2, round(OFFSETS * len(truth))))
         fitted = shared.fit(train, test, options, arguments.workers)
         shared.report(fitted)

@@ -14,12 +14,17 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
+import numpy as np
 import shared
 
 import slrt_dask as slrt
+from slrt_dask.errors import InvalidInput
 from slrt_dask.plot import series_figure
 
 HERE = Path(__file__).parent
@@ -51,21 +56,27 @@ def means(known: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = shared.parser(__doc__)
-    parser.add_argument("--hide", default="", help="days, as 9,17,24 [one, and the last]")
+    parser = command.parser(__doc__)
+    parser.add_argument(
+        "--hide", type=command.whole_numbers, help="days, as 9,17,24 [one, and the last]"
+    )
     arguments = parser.parse_args(given)
     counts = shared.data(
         arguments, lambda: counts_of_a_month(8 if arguments.small else 30, arguments.seed)
     ).compute()
+    if counts.ndim != 3:
+        raise InvalidInput(f"the data have shape {counts.shape}; give places, days, times")
     counts = counts.astype(np.float64)
     days = counts.shape[1]
-    hide = [int(day) for day in arguments.hide.split(",") if day] or [days // 3, days - 1]
+    hide = list(arguments.hide or (days // 3, days - 1))
+    if max(hide) >= days:
+        raise InvalidInput(f"--hide has day {max(hide)}; the last one is {days - 1}")
     known = counts.copy()
     known[:, hide] = np.nan
     hidden = np.isnan(known) & ~np.isnan(counts)
     with shared.workspace() as directory:
         train = slrt.from_array(directory / "train", known)
-        options = shared.settings(arguments, HERE / "traffic.toml", counts.shape)
+        options = command.settings(arguments, HERE / "traffic.toml", counts.shape)
         options["constraint"] = slrt.Hankel((1, days - 2 * WEEK + 1, 1), DEVIATION)
         fitted = shared.fit(train, None, options, arguments.workers)
         ranks = tuple(min(pair) for pair in zip(PLAIN["ranks"], counts.shape, strict=True))

@@ -15,9 +15,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
+import numpy as np
 import shared
 
 from slrt_dask.plot import completion_figure, convergence_figure, save_figure
@@ -53,7 +57,7 @@ def experiment(name: str, arguments, directory: Path) -> None:
         size, arguments.seed)  # fmt: skip
     share = 0.2 if waves else 0.1
     train, test = shared.hide(shared.lazy(tensor), arguments, directory / name, share)
-    options = shared.settings(arguments, HERE / EXPERIMENTS[name], tensor.shape)
+    options = command.settings(arguments, HERE / EXPERIMENTS[name], tensor.shape)
     print(f"\n{name.capitalize()}\n")
     fitted = shared.fit(train, test, options, arguments.workers)
     gradients = [row.gradient_norm for row in fitted.done.records]
@@ -77,7 +81,7 @@ def experiment(name: str, arguments, directory: Path) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = shared.parser(__doc__, observed=0.1, path=False)
+    parser = command.parser(__doc__, observed=0.1, path=False)
     parser.add_argument("--only", choices=list(EXPERIMENTS), help="one of the experiments")
     arguments = parser.parse_args(given)
     with shared.workspace() as directory:

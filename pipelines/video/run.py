@@ -16,12 +16,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+import interrupts
+
+interrupts.tell_in_a_line()
+
+import command
 import dask.array as da
 import numpy as np
-
-sys.path.append(str(Path(__file__).parents[1]))
 import shared
 
+from slrt_dask.errors import InvalidInput
 from slrt_dask.plot import frames_figure
 
 HERE = Path(__file__).parent
@@ -50,20 +55,20 @@ def grey(video):
         video = da.tensordot(video.astype(np.float64), LUMINANCE, axes=([2], [0]))
         return video.rechunk({0: -1, 1: -1})
     if video.ndim != 3:
-        raise shared.InvalidInput(
+        raise InvalidInput(
             f"the data have shape {video.shape}; give rows, columns, frames, perhaps with colours"
         )
     return video
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    arguments = shared.parser(__doc__, observed=OBSERVED).parse_args(given)
+    arguments = command.parser(__doc__, observed=OBSERVED).parse_args(given)
     size = (36, 48, 24) if arguments.small else (72, 96, 60)
     video = grey(shared.data(arguments, lambda: moving_scene(*size)))
     name = shared.title(arguments, "a street")
     with shared.workspace() as directory:
         train, test = shared.hide(video, arguments, directory, OBSERVED)
-        options = shared.settings(arguments, HERE / "video.toml", video.shape)
+        options = command.settings(arguments, HERE / "video.toml", video.shape)
         fitted = shared.fit(train, test, options, arguments.workers)
         top = 255.0 if shared.peak(video) <= 255.0 else shared.peak(video)
         shared.report(fitted, top=top)

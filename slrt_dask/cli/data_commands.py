@@ -56,18 +56,24 @@ def ingest(
     dtype: str | None,
     quiet: bool,
 ) -> None:
-    """Make a STORE of the observations in the file SOURCE.
+    """Make a STORE of the observations in SOURCE: a file, or a folder of images.
 
     Files with coordinates: .tns (indices from 1, then the value), .csv (indices from 0, then the
     value), both also .gz; .parquet; .npz (arrays indices and values, or a saved sparse.COO). Dense
-    files, where NaN or a mask says what is missing: .npy, .npz, .nc (netCDF) and zarr directories.
-    Of .nc files and of zarr groups that xarray wrote, names and coordinates are kept. A file may be
-    larger than memory.
+    files, where NaN or a mask says what is missing: .npy, .npz, netCDF (.nc, .nc4, .cdf, .netcdf)
+    and zarr directories. Of netCDF files and of zarr groups that xarray wrote, names and
+    coordinates are kept. A file may be larger than memory.
+
+    Pictures, all of whose pixels are observations: an image (.png, .jpg, .jpeg, .tif, .tiff, .bmp,
+    .webp) is rows × columns, or rows × columns × colours; a folder of images of one size, in the
+    order of their names, or the frames of a video (.mp4, .avi, .mkv, .mov, .webm, .mpg, .mpeg,
+    .m4v, .gif; with slrt-dask[video]) have one more mode, the last.
 
     \b
     Examples:
       slrt-dask ingest measured.tns cube --shape 145,145,200
       slrt-dask ingest climate.nc temperature --variable t2m
+      slrt-dask ingest clip.mp4 frames
     """
     from slrt_dask.data.files import from_file
     from slrt_dask.data.ingest import PARTITION_ENTRIES

@@ -80,6 +80,7 @@ def tune(
     from slrt_dask.monitor import ProgressObserver
     from slrt_dask.tuning.api import tune as search
 
+    _check_files(output, plot)
     progress = ProgressObserver(0)
     try:
         with computing.connected() as client:
@@ -105,6 +106,19 @@ def tune(
         from slrt_dask.plot import save_figure, tuning_figure
 
         save_figure(tuning_figure(found.history), plot)
+
+
+def _check_files(output: str | None, plot: str | None) -> None:
+    """Refuse files that cannot be written now, rather than after the search."""
+    if plot is not None:
+        from slrt_dask.plot_panels import check_can_draw
+
+        check_can_draw(plot)
+    for flag, path in (("--output", output), ("--plot", plot)):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise click.UsageError(
+                f"{flag} {path} is in a directory that does not exist; make it first."
+            )
 
 
 def table(found: Tuning) -> str:

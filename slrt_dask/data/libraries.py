@@ -41,5 +41,6 @@ def load(module: str, extra: str | None = None) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        remedy = f"slrt-dask[{extra}]" if extra else module
-        raise MissingDependency(f"{module} is not installed; install {remedy}.") from error
+        package = module.partition(".")[0]
+        remedy = f"slrt-dask[{extra}]" if extra else package
+        raise MissingDependency(f"{package} is not installed; install {remedy}.") from error

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.libraries import load
 from slrt_dask.data.mapped import lazy_array
+from slrt_dask.data.videos import decode
 from slrt_dask.errors import InvalidInput
 
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
@@ -70,33 +71,10 @@ def video_array(path: str) -> Any:
     """
     da = load("dask.array")
     with tempfile.TemporaryFile() as file:
-        count, shape = _decode(path, file)
+        count, shape = decode(path, file)
         frames = np.memmap(file, np.uint8, "r", 0, (count, *shape))
     together = max(1, BLOCK_CELLS // int(np.prod(shape)))
     return da.moveaxis(lazy_array(frames, (together, *shape)), 0, -1)
-
-
-def _decode(path: str, file: Any) -> tuple[int, tuple[int, ...]]:
-    """Write a video's frames to a file; their number, and the shape of each."""
-    av = load("av", extra="video")
-    count = 0
-    shape: tuple[int, ...] = ()
-    try:
-        with av.open(path) as container:
-            stream = container.streams.video[0]
-            grey = (stream.codec_context.pix_fmt or "").startswith("gray")
-            for frame in container.decode(stream):
-                height, width = shape[:2] if shape else (None, None)
-                image = frame.reformat(width, height, "gray" if grey else "rgb24").to_ndarray()
-                shape = image.shape
-                file.write(np.ascontiguousarray(image).data)
-                count += 1
-    except (av.FFmpegError, IndexError) as error:
-        raise InvalidInput(f"{path} cannot be read as a video ({error}); check it.") from error
-    if count == 0:
-        raise InvalidInput(f"{path} has no frames; check it.")
-    file.flush()
-    return count, shape
 
 
 def _images_in(path: str) -> list[str]:

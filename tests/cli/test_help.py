@@ -33,6 +33,14 @@ def test_help_of_a_command_has_an_example_of_it(run_command, command):
     assert f"slrt-dask {command}" in shown.stdout.split("Example")[1]
 
 
+def test_help_of_ingest_names_every_kind_of_file_that_it_takes(run_command):
+    from slrt_dask.data.files import READERS
+
+    shown = " ".join(run_command("ingest", "--help").stdout.split())
+    kinds = {kind.removesuffix(".gz") for kind in READERS} - {".zarr"} | {"zarr directories"}
+    assert sorted(kind for kind in kinds if kind not in shown) == []
+
+
 @pytest.mark.parametrize(
     "command", ["plan", "tune", "fit", "resume", "report", "evaluate", "predict", "export"]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 
 import pytest
 
@@ -85,6 +86,24 @@ def test_the_search_alone_shows_what_it_tried_and_the_next_command(run_command, 
         "fit", store.path, *flags, "--run", tmp_path / "run", "--max-iterations", "1"
     )
     assert again.exit_code == 0, again.stderr
+
+
+def test_a_picture_that_cannot_be_made_is_refused_before_the_search(
+    run_command, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("slrt_dask.tuning.api.tune", lambda *a, **k: pytest.fail("it searched"))
+    for flags, words in (
+        (("--plot", tmp_path / "s.xyz"), "s.xyz ends in .xyz, which no picture does"),
+        (("--plot", tmp_path / "no" / "s.png"), "is in a directory that does not exist"),
+        (("--output", tmp_path / "no" / "s.json"), "is in a directory that does not exist"),
+    ):
+        said = run_command("tune", store.path, *flags)
+        assert said.exit_code in (1, 2)
+        assert words in said.stderr
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    said = run_command("tune", store.path, "--plot", tmp_path / "s.png")
+    assert said.exit_code == 1
+    assert "matplotlib is not installed; install slrt-dask[plot]" in said.stderr
 
 
 def test_a_search_that_is_kept_is_not_made_again_and_what_it_held_out_is_said(
