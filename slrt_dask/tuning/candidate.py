@@ -74,8 +74,8 @@ class Move:
 
     def applied(self, candidate: Candidate, up: bool, lengths: tuple[int, ...]) -> Candidate:
         if self.kind == "rank":
-            modes = (self.mode,) if self.mode is not None else JOINT_STEPS * tuple(range(len(lengths)))
-            for mode in modes:
+            every = JOINT_STEPS * tuple(range(len(lengths)))
+            for mode in every if self.mode is None else (self.mode,):
                 candidate = candidate.with_rank(mode, up, lengths)
             return candidate
         if self.mode is None:
