@@ -16,8 +16,6 @@ FIRST_RANKS = (8, 5, 2)
 than wide ones, and from there neither is changed for the better by itself."""
 LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300)
 """Ranks that are tried: always the same, because kernels are compiled for each."""
-JOINT_STEPS = 2
-"""Steps on the ladder by which all ranks are changed together, to see the difference at once."""
 SHARE_STEP, STRENGTH_STEP = 3.0, 2.0
 """By which factors neighbours differ in one strength, and in all of them."""
 
@@ -74,8 +72,7 @@ class Move:
 
     def applied(self, candidate: Candidate, up: bool, lengths: tuple[int, ...]) -> Candidate:
         if self.kind == "rank":
-            every = JOINT_STEPS * tuple(range(len(lengths)))
-            for mode in every if self.mode is None else (self.mode,):
+            for mode in range(len(lengths)) if self.mode is None else (self.mode,):
                 candidate = candidate.with_rank(mode, up, lengths)
             return candidate
         if self.mode is None:
@@ -96,17 +93,14 @@ class Freedom:
     shares: bool = True
 
     def moves(self) -> Iterator[Move]:
-        """In the order in which they are tried: larger ranks cost more, and help good weights.
-
-        But all ranks together come first: weights that make up for ranks far too large are many
-        steps away from those for good ranks, and every step costs more than the one before.
-        """
+        """In the order in which they are tried: larger ranks cost more, and help good weights."""
         modes = range(len(self.lengths))
-        if self.ranks and len(self.lengths) > 1:
-            yield Move("rank", None)
         if self.shares and len(self.lengths) > 1:
             yield from (Move("strength", mode) for mode in modes)
         if self.strength:
             yield Move("strength", None)
+        if self.ranks and len(self.lengths) > 1:
+            # One wider factor alone may have nothing to add to the others' narrow ones.
+            yield Move("rank", None)
         if self.ranks:
             yield from (Move("rank", mode) for mode in modes)
