@@ -19,6 +19,7 @@ from slrt_dask.cli.completion_command import completion
 from slrt_dask.cli.data_commands import ingest, split
 from slrt_dask.cli.demo_command import demo
 from slrt_dask.cli.fit_commands import fit, plan, resume
+from slrt_dask.cli.interrupts import interrupts_noticed
 from slrt_dask.cli.options import DEBUG, common_options
 from slrt_dask.cli.report_command import report
 from slrt_dask.cli.result_commands import evaluate, export, predict
@@ -38,6 +39,10 @@ class Application(click.Group):
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
+        with interrupts_noticed():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):

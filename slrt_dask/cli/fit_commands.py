@@ -21,7 +21,7 @@ from slrt_dask.cli.fit_options import (
     run_options,
 )
 from slrt_dask.cli.fit_settings import FitRequest, constraint_table, loss_of, requested
-from slrt_dask.cli.interrupts import interrupt_explained, search_can_go_on
+from slrt_dask.cli.interrupts import interrupted_fit_explained, rest_is_told
 from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options, is_verbose
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def fit(
     """
     request = requested(config, flags)
     began = time.monotonic()
-    with computing.connected() as client, search_can_go_on(request.run):
+    with rest_is_told(request.run), computing.connected() as client:
         done = _fitted(request, client, computing, checkpoint_every, quiet)
     _tell(done, request.run, time.monotonic() - began)
 
@@ -198,7 +198,7 @@ def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -
     if done is not None:
         click.echo("This run had already ended; nothing was computed. Its result:")
     else:
-        with computing.connected() as client, search_can_go_on(run):
+        with rest_is_told(run), computing.connected() as client:
             done = _resumed(opened, client, computing, checkpoint_every, quiet)
     _tell(done, run, done.records[-1].seconds)
 
@@ -258,8 +258,8 @@ def _watched(
     if observers and sys.stderr.isatty():
         click.echo(f"loading {store.nnz:,} observations", err=True)
     try:
-        with interrupt_explained() as second_chance:
-            yield [*observers, second_chance]
+        with interrupted_fit_explained() as interrupts:
+            yield [*observers, interrupts]
     finally:
         progress.close()
 

@@ -1,62 +1,127 @@
-"""Ctrl-C during a fit: said at once, and not lost."""
+"""Ctrl-C during a command: said at once, not lost, and told what is left of the work."""
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slrt_dask.optim.method import MethodState
     from slrt_dask.optim.records import IterationRecord
+    from slrt_dask.tuning.search import Tried
+
+NOTHING = "nothing was computed yet, and nothing is kept"
 
 
-class LostInterrupt:
-    """Interrupts a fit whose interrupt got lost: one that lands in a destructor is discarded."""
+class Interrupts:
+    """Interrupts of a command, and how far its fit was.
+
+    count : how many there were
+    lost : whether one landed in a destructor, which discards it: the next record raises it again
+    reached : whether there is a record, from which on an interrupted fit ends with a result
+    """
 
     def __init__(self) -> None:
-        self.pending = False
+        self.count = 0
+        self.lost = False
+        self.reached = False
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
-        if self.pending:
-            self.pending = False
+        self.reached = True
+        self._raise_lost()
+
+    def on_trial(self, tried: Tried) -> None:
+        self._raise_lost()
+
+    def _raise_lost(self) -> None:
+        if self.lost:
+            self.lost = False
             raise KeyboardInterrupt
 
 
 @contextmanager
-def search_can_go_on(run: str) -> Iterator[None]:
-    """Say how to go on when Ctrl-C ends a search for settings, which has no result to show."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        from slrt_dask.searching import open_search
+def interrupts_noticed(say: Callable[[Interrupts], None] | None = None) -> Iterator[Interrupts]:
+    """Count interrupts, and have what they break off fall apart without a word.
 
-        if open_search(run) is not None:
-            sys.stderr.write(
-                f"the settings tried so far are kept: slrt-dask resume {run} goes on\n"
-            )
-        raise
+    say : called at every interrupt, before it is raised
+
+    An interrupt may leave objects half made, whose destructors then fail. That is no news.
+    """
+    seen = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        seen.count += 1
+        if say is not None:
+            say(seen)
+        if callable(earlier_handler):
+            earlier_handler(number, frame)  # which counts, too, where this is not the outermost
+        signal.default_int_handler(number, frame)
+
+    def fall_apart(trouble: sys.UnraisableHookArgs) -> None:
+        if issubclass(trouble.exc_type, KeyboardInterrupt):
+            seen.lost = True
+        elif not seen.count:
+            earlier_hook(trouble)
+
+    earlier_hook, earlier_handler = sys.unraisablehook, signal.getsignal(signal.SIGINT)
+    sys.unraisablehook = fall_apart
+    # A job in the background may ignore interrupts; a fit is ended by one that is sent to it.
+    is_heard = callable(earlier_handler) or say is not None
+    if is_heard:
+        signal.signal(signal.SIGINT, notice)
+    try:
+        yield seen
+    finally:
+        sys.unraisablehook = earlier_hook
+        if is_heard:
+            signal.signal(signal.SIGINT, earlier_handler)
 
 
 @contextmanager
-def interrupt_explained() -> Iterator[LostInterrupt]:
-    """Say on Ctrl-C that what was reached will be kept; the fit itself ends the loop."""
-    second_chance = LostInterrupt()
-    if threading.current_thread() is not threading.main_thread():
-        yield second_chance
-        return
+def interrupted_fit_explained() -> Iterator[Interrupts]:
+    """Say on Ctrl-C what happens next; the fit itself ends the loop."""
 
-    def explain(number: int, frame: FrameType | None) -> None:
-        sys.stderr.write("\ninterrupted: ending the fit; what was reached so far is kept\n")
-        second_chance.pending = True
-        signal.default_int_handler(number, frame)
+    def say(seen: Interrupts) -> None:
+        ending = "interrupted"
+        if seen.reached:
+            ending += ": ending the fit; what was reached so far is kept"
+        if seen.count > 1:
+            ending = "interrupted again: ending at once"
+        sys.stderr.write(f"\n{ending}\n")
 
-    previous = signal.signal(signal.SIGINT, explain)
+    with interrupts_noticed(say) as seen:
+        yield seen
+
+
+@contextmanager
+def rest_is_told(run: str) -> Iterator[None]:
+    """Say what is left, and how to go on, when Ctrl-C ends a fit that has no result to show."""
     try:
-        yield second_chance
-    finally:
-        signal.signal(signal.SIGINT, previous)
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{_rest(run)}\n")
+        raise
+
+
+def _rest(run: str) -> str:
+    from slrt_dask.errors import SlrtError
+    from slrt_dask.runs import open_run
+    from slrt_dask.searching import open_search
+
+    goes_on = f"slrt-dask resume {shlex.quote(run)} goes on"
+    with suppress(SlrtError):
+        if open_search(run) is not None:
+            return f"the settings tried so far are kept: {goes_on}"
+        if open_run(run).read_records():
+            return f"the run has no result yet, but its checkpoints: {goes_on}"
+        return f"the run has only begun: {goes_on}"
+    return NOTHING
