@@ -8,7 +8,9 @@ last. zarr reads a missing chunk as fill without an error, so readers trust chec
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shlex
 import warnings
 import zlib
 from collections import deque
@@ -20,6 +22,7 @@ import zarr
 from numpy.typing import ArrayLike, NDArray
 from zarr.core.group import GroupMetadata
 from zarr.core.metadata.v3 import ArrayV3Metadata
+from zarr.errors import ContainsArrayError
 from zarr.storage import FsspecStore
 
 from slrt_dask.data import location
@@ -176,7 +179,12 @@ def open_root(place: str) -> zarr.Group:
     """The root group at a place; an error of ours if there is none, or none that can be read."""
     try:
         root = zarr.open_group(place, mode="r", zarr_format=3)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ContainsArrayError) as error:
+        if _is_array(place):
+            raise StoreNotFound(
+                f"{place} is an array, not a store; slrt-dask ingest {shlex.quote(place)} STORE, "
+                "or from_array, makes a store of it."
+            ) from error
         if location.exists(place):
             raise StoreNotFound(
                 f"{place} exists but holds no zarr group, so there is no store to open; "
@@ -195,6 +203,14 @@ def open_root(place: str) -> zarr.Group:
         # Listings are remembered while the process lives, and others may have written since.
         cast(FsspecStore, root.store).fs.invalidate_cache()
     return root
+
+
+def _is_array(place: str) -> bool:
+    """Whether a place holds a zarr array itself, of either format."""
+    with contextlib.suppress(Exception):  # of zarr and of file systems, which are many
+        zarr.open_array(place, mode="r")
+        return True
+    return False
 
 
 def _check_arrays(root: zarr.Group, header: StoreHeader, place: str) -> None:

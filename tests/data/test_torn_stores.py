@@ -153,9 +153,10 @@ def test_a_zarr_group_of_something_else_is_refused(tmp_path):
     refused(tmp_path / "group", StoreCorrupt, "without a 'slrt' attribute block")
 
 
-def test_a_zarr_array_is_refused(tmp_path):
-    zarr.create_array(tmp_path / "array", data=np.ones(3))
-    refused(tmp_path / "array", StoreCorrupt, "cannot be read as a zarr group")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_zarr_array_is_refused_with_what_makes_a_store_of_it(zarr_format, tmp_path):
+    zarr.create_array(tmp_path / "cube.zarr", data=np.ones(3), zarr_format=zarr_format)
+    refused(tmp_path / "cube.zarr", StoreNotFound, "an array, not a store; slrt-dask ingest .*cube")
 
 
 def test_nothing_and_an_empty_directory_are_no_stores(tmp_path):
