@@ -8,9 +8,11 @@ time, as dask tasks; the whole tensor is never formed unless the caller does it.
 from __future__ import annotations
 
 import functools
+import shlex
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,14 +28,16 @@ from slrt_dask.dense_reads import dense_values, read_tensor
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.enforcing import Enforced
-from slrt_dask.errors import InvalidInput, StoreNotFound
+from slrt_dask.errors import InvalidInput, StoreCorrupt, StoreNotFound
 from slrt_dask.exporting import write_dense, write_labelled
 from slrt_dask.losses import Huber
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.queries import checked_places, predicted
+from slrt_dask.runs import COMPLETION, SEARCHING, SETTINGS
 from slrt_dask.temporary import TemporaryPlace
+from slrt_dask.tuning.journal import ASKED, what_goes_on
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -276,12 +280,30 @@ def load_completion(path: StorePath) -> Completion:
     Anything unfinished, torn or altered is refused.
     """
     place = normal_path(path)
-    if exists(f"{place}/completion"):
-        place = f"{place}/completion"
-    elif exists(f"{place}/settings.json"):
+    if exists(f"{place}/{SETTINGS}"):
+        _refuse_without_result(place)
+    elif exists(f"{place}/{SEARCHING}/{ASKED}"):
         raise StoreNotFound(
-            f"the run in {place} has no completion: it is under way, or was stopped before it had "
-            "a result; resume it."
+            f"{place} is still in its search for settings, and has no completion: it is under way, "
+            f"or was stopped; {what_goes_on(Path(place, SEARCHING))} goes on with it."
         )
+    if exists(f"{place}/{COMPLETION}"):
+        place = f"{place}/{COMPLETION}"
+    elif not exists(f"{place}/zarr.json"):
+        raise StoreNotFound(f"there is no run or completion at {place}; check the path.")
     header = model_files.read_model_header(place)
     return Completion(place, header, model_files.read_factors(place, header))
+
+
+def _refuse_without_result(run: str) -> None:
+    goes_on = f"slrt-dask resume {shlex.quote(run)} goes on with it"
+    if not exists(f"{run}/{COMPLETION}"):
+        raise StoreNotFound(
+            f"the run in {run} has no completion: it is under way, or was stopped before it had a "
+            f"result; {goes_on}."
+        )
+    if model_files.is_unfinished(f"{run}/{COMPLETION}"):
+        raise StoreCorrupt(
+            f"the run in {run} has half a completion: it is being written, or was stopped in "
+            f"that; {goes_on}."
+        )

@@ -213,6 +213,14 @@ def copy_model(source: str, target: str) -> None:
     write_model(target, header, factors, copy_dual, copy_sums, copy_correction)
 
 
+def is_unfinished(path: str) -> bool:
+    """Whether the process that began to write a model has not ended that, or never will."""
+    if not location.exists(f"{path}/zarr.json"):
+        return True
+    block = open_root(path).attrs.asdict().get(BLOCK_NAME)
+    return isinstance(block, dict) and block.get("complete") is False
+
+
 def read_model_header(path: str) -> ModelHeader:
     """The header of a finished model, or an error that says what is wrong with it."""
     block = open_root(path).attrs.asdict().get(BLOCK_NAME)

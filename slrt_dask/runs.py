@@ -37,7 +37,7 @@ from slrt_dask.optim.records import IterationRecord
 from slrt_dask.temporary import TemporaryPlace
 
 FORMAT_VERSION = 1
-SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
+SETTINGS, CHECKPOINTS, COMPLETION = "settings.json", "checkpoints", "completion"
 ROWS, OBSERVATIONS, STORE = "rows-", "observations-", "store"
 START, SEARCH, SEARCHING, USAGE = "start.npz", "search.json", "search", "usage.json"
 FIRST_TRIAL = "0000.json"
@@ -95,7 +95,7 @@ class RunDirectory:
 
     @property
     def completion(self) -> Path:
-        return self.path / "completion"
+        return self.path / COMPLETION
 
     @property
     def binding(self) -> dict[str, Any]:

@@ -29,15 +29,13 @@ from slrt_dask.runs import (
     open_unchanged,
     settings_from,
 )
-from slrt_dask.tuning.journal import ASKED, Journal, read_asked
+from slrt_dask.tuning.journal import ASKED, FIT, Journal, read_asked
 from slrt_dask.tuning.tuning import tuned
 
 RANKS_TO_SEARCH_WITH = 10
 """For the weights, where ranks are to grow afterwards."""
 SHORTEST = 1e-3
 """Seconds that are left to a fit when the search before it took all that were allowed."""
-FIT, ALONE = "fit", "tune"
-"""What a search is made for."""
 
 
 def searched(

@@ -241,8 +241,25 @@ def test_the_completion_of_a_run_is_loaded_by_the_path_of_either(plain):
 def test_a_run_without_a_completion_says_so(plain, tmp_path):
     shutil.copytree(Path(plain.path).parent, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "completion")
-    with pytest.raises(StoreNotFound, match=r"run in .*run has no completion: .*resume it"):
+    with pytest.raises(StoreNotFound, match=r"has no completion: .*resume .*run goes on"):
         slrt.load_completion(tmp_path / "run")
+
+
+@pytest.mark.parametrize("reached", ["directory", "group"])
+def test_a_run_with_half_a_completion_is_to_be_resumed_which_makes_it(reached, plain, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(Path(plain.path).parent, run)
+    whole = (run / "completion" / "zarr.json").read_text()
+    if reached == "group":
+        metadata = json.loads(whole) | {"attributes": {"slrt": {"complete": False}}}
+        (run / "completion" / "zarr.json").write_text(json.dumps(metadata))
+    else:
+        shutil.rmtree(run / "completion")
+        (run / "completion").mkdir()
+    with pytest.raises(StoreCorrupt, match=f"half a completion: .*slrt-dask resume {run} goes on"):
+        slrt.load_completion(run)
+    done = slrt.resume(run)
+    assert slrt.load_completion(run).certificate == done.certificate
 
 
 def test_a_completion_is_never_written_over_another(plain, tmp_path):
@@ -261,10 +278,10 @@ def test_a_completion_is_never_written_over_another(plain, tmp_path):
 
 
 def test_what_is_not_a_completion_is_refused(plain, tmp_path, store_of):
-    with pytest.raises(StoreNotFound, match="nowhere"):
+    with pytest.raises(StoreNotFound, match=r"no run or completion at .*nowhere"):
         slrt.load_completion(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SlrtError, match="empty"):
+    with pytest.raises(StoreNotFound, match=r"no run or completion at .*empty"):
         slrt.load_completion(tmp_path / "empty")
     with pytest.raises(SlrtError, match="not a completion"):
         slrt.load_completion(f"{plain.path}/dual")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +15,6 @@ from slrt_dask.cli.progress import quiet_option, stage_line
 
 if TYPE_CHECKING:
     from slrt_dask.cli.index_files import Block
-    from slrt_dask.completion import Completion
     from slrt_dask.data.progress import Progress
 
 
@@ -53,10 +51,11 @@ def evaluate(
       slrt-dask evaluate first cube-test
     """
     from slrt_dask.cli.supporting import resting_on_nothing
+    from slrt_dask.completion import load_completion
     from slrt_dask.data.store import open_store
     from slrt_dask.scoring import evaluate as scores_of
 
-    completion, observed = _opened(run), open_store(store)
+    completion, observed = load_completion(run), open_store(store)
     with computing.connected(), stage_line(quiet) as progress:
         scores = scores_of(completion, observed, peak=peak, kind=kind, progress=progress)
     if as_json:
@@ -109,10 +108,11 @@ def predict(
     """
     from slrt_dask.cli.index_files import read_indices, write_predictions
     from slrt_dask.cli.supporting import resting_on_nothing
+    from slrt_dask.completion import load_completion
     from slrt_dask.data.progress import tell
     from slrt_dask.scoring import count_unsupported
 
-    completion = _opened(run)
+    completion = load_completion(run)
     order = len(completion.shape)
 
     if support:
@@ -171,9 +171,10 @@ def export(
       slrt-dask export first completed.zarr --chunks 64,64,50
       slrt-dask export first completed.zarr --xarray
     """
+    from slrt_dask.completion import load_completion
     from slrt_dask.data import location
 
-    completion = _opened(run)
+    completion = load_completion(run)
     place = location.normal_path(output)
     location.refuse_existing(place)
     with computing.connected(), stage_line(quiet) as progress:
@@ -182,11 +183,3 @@ def export(
         )
     lengths, pieces = " × ".join(map(str, array.shape)), " × ".join(map(str, array.chunks))
     click.echo(f"{place}: {lengths}, {array.dtype}, in chunks of {pieces}")
-
-
-def _opened(run: str) -> Completion:
-    """The completion of a run directory, or the one at the path itself."""
-    from slrt_dask.completion import load_completion
-
-    inside = Path(run) / "completion"
-    return load_completion(inside if inside.exists() else run)

@@ -33,8 +33,7 @@ from slrt_dask.reporting.observed import Observed, look_through
 from slrt_dask.reporting.planes import Plane, planes_of
 from slrt_dask.reporting.wording import counted
 from slrt_dask.runs import SEARCHING, SETTINGS, RunDirectory, Start, open_run
-from slrt_dask.searching import FIT
-from slrt_dask.tuning.journal import ASKED, read_asked
+from slrt_dask.tuning.journal import ASKED, what_goes_on
 from slrt_dask.usage import Usage, read_usage, read_versions, versions
 
 
@@ -212,10 +211,9 @@ def _refuse_search(path: Path) -> None:
             f"{path} is still searching for its settings, with {tried} so far; make a page when "
             "its fit has begun"
         )
-    on = "slrt-dask resume" if read_asked(search)["purpose"] == FIT else "the same slrt-dask tune"
     raise InvalidInput(
-        f"{path} holds a search for settings that is without a fit, after {tried}; {on} goes on "
-        "with it"
+        f"{path} holds a search for settings that is without a fit, after {tried}; "
+        f"{what_goes_on(search)} goes on with it"
     )
 
 

@@ -20,7 +20,8 @@ from slrt_dask.errors import InvalidInput
 from slrt_dask.losses import Huber
 from slrt_dask.request import Request
 from slrt_dask.runs import SEARCHING, SETTINGS, refuse_used_directory
-from slrt_dask.searching import ALONE, kept
+from slrt_dask.searching import kept
+from slrt_dask.tuning.journal import ALONE
 from slrt_dask.tuning.tuning import Tuning, tuned
 
 

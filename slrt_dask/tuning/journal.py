@@ -30,6 +30,8 @@ from slrt_dask.tuning.search import Tried
 
 FORMAT_VERSION = 1
 ASKED, PART = "asked.json", ".part"
+FIT, ALONE = "fit", "tune"
+"""What a search is made for."""
 logger = logging.getLogger("slrt_dask")
 
 
@@ -191,6 +193,12 @@ def read_asked(directory: Path) -> dict[str, Any]:
             f"{directory} has format version {version}; this release reads {FORMAT_VERSION}"
         )
     return asked
+
+
+def what_goes_on(directory: Path) -> str:
+    """The command that goes on with the search in a directory, if it is given the run's path."""
+    is_of_a_fit = read_asked(directory).get("purpose") == FIT
+    return "slrt-dask resume" if is_of_a_fit else "the same slrt-dask tune"
 
 
 def _of_candidate(candidate: Candidate) -> dict[str, Any]:

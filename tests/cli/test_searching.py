@@ -144,6 +144,11 @@ def test_a_fit_that_was_stopped_in_its_search_is_resumed(run_command, store, tmp
     stopped = run_command(*page)
     assert stopped.exit_code == 1
     assert "a fit, after 2 trials; slrt-dask resume goes on with it" in stopped.stderr
+    for command in (("evaluate", store.path), ("export", tmp_path / "out")):
+        unused = run_command(command[0], tmp_path / "run", command[1])
+        assert unused.exit_code == 1
+        assert "still in its search for settings" in unused.stderr
+        assert "slrt-dask resume goes on with it" in unused.stderr
     with locked(tmp_path / "run"):
         assert "is still searching for its settings, with 2 trials" in run_command(*page).stderr
     resumed = run_command("resume", tmp_path / "run", "--threads", "1", "--quiet")
