@@ -30,7 +30,7 @@ from slrt_dask.runs import (
     settings_from,
 )
 from slrt_dask.tuning.journal import ASKED, FIT, Journal, read_asked
-from slrt_dask.tuning.tuning import tuned
+from slrt_dask.tuning.tuning import seconds_spent, tuned
 
 RANKS_TO_SEARCH_WITH = 10
 """For the weights, where ranks are to grow afterwards."""
@@ -51,7 +51,8 @@ def searched(
         if free.certified:  # the weights are searched for with ranks that are quickly fitted
             narrow = tuple(min(RANKS_TO_SEARCH_WITH, rank) for rank in asked.ranks)
             request = replace(request, settings=replace(asked, ranks=narrow, certified=False))
-        tuning = tuned(request, free, told, journal)
+        # The limit is one of the whole run, however often that is resumed.
+        tuning = tuned(request, free, told, journal, spent=seconds_spent(journal, free))
     # The factors are kept as they were chosen; a structure in stages is fitted again from them, and
     # so is a fit whose numbers were all given.
     left = asked.max_seconds

@@ -45,7 +45,11 @@ if TYPE_CHECKING:
     "--run", type=DIRECTORY, metavar="DIR", help="Keep every trial there; the same again goes on."
 )
 @click.option("--precision", type=PRECISION, default="float64", help="Of the solver's vectors.")
-@click.option("--max-seconds", type=float, help="Try nothing more after this time.")
+@click.option(
+    "--max-seconds",
+    type=float,
+    help="Try nothing more after this time; with --run, the same again goes on.",
+)
 @click.option("--output", metavar="JSON", help="Write what was tried to a file.")
 @click.option("--plot", metavar="PICTURE", help="Draw it, to a .png or .pdf.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")

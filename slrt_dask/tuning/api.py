@@ -51,8 +51,9 @@ def tune(
     observers : those with a method `on_trial` are told of every setting that was tried
     held_out : what to judge on: "entries", ("fibres", mode) or ("slices", mode); or "auto", what
         most of the gaps are
+    max_seconds : try nothing more when so much time has passed in this call
     run_directory : where every trial is kept as it is made; called again with the same settings,
-        the search goes on from there, or tells what it found
+        the search goes on from there, or tells what it found; only max_seconds may then differ
     """
     constraints = constraints_of(constraint)
     free = Free.of(ranks, C, held_out, center, constraints)

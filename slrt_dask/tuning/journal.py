@@ -58,7 +58,7 @@ class Journal:
         directory.mkdir(parents=True, exist_ok=True)
         if not (directory / ASKED).exists():
             _replace(directory / ASKED, json.dumps(asked, indent=2).encode())
-        elif read_asked(directory) != asked:
+        elif _untimed(read_asked(directory)) != _untimed(asked):
             raise CheckpointMismatch(
                 f"{directory} holds a search with other observations or settings; choose another "
                 "directory, or ask for the same again"
@@ -193,6 +193,13 @@ def read_asked(directory: Path) -> dict[str, Any]:
             f"{directory} has format version {version}; this release reads {FORMAT_VERSION}"
         )
     return asked
+
+
+def _untimed(asked: dict[str, Any]) -> dict[str, Any]:
+    """Without the time that a search may take, which changes nothing of its trials."""
+    settings = asked.get("settings", {})
+    timeless = {key: value for key, value in settings.items() if key != "max_seconds"}
+    return {**asked, "settings": timeless}
 
 
 def what_goes_on(directory: Path) -> str:

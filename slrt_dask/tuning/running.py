@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
 from slrt_dask.config import FitSettings
@@ -46,6 +46,7 @@ class Searching:
 
     until : the time after which nothing more is tried
     events : what befell the search; added to here
+    put_off : candidates that there was no time for; added to here
     """
 
     divided: Divided
@@ -56,6 +57,7 @@ class Searching:
     until: float
     journal: Journal
     events: list[str]
+    put_off: list[Candidate] = field(default_factory=list)
 
     @functools.cached_property
     def begun(self) -> Request:
@@ -118,6 +120,8 @@ class Searching:
         if left and (left[0][1] is None or time.monotonic() <= self.until):
             self.journal.settle([warm for _, warm in left if warm is not None])
             self._make(lanes(), left)
+        elif left:
+            self.put_off.append(left[0][0])
         return [self.journal.find(candidate) for candidate, _ in batch]
 
     def _make(self, lanes: list[Lane], batch: Batch) -> None:
@@ -126,6 +130,8 @@ class Searching:
                 began = time.monotonic()
                 if number == 0 or began <= self.until:
                     self._keep(candidate, lanes[0].attempt(candidate, warm), began)
+                else:
+                    self.put_off.append(candidate)
             return
         free: SimpleQueue[Lane] = SimpleQueue()
         for lane in lanes:

@@ -129,12 +129,15 @@ def tuned(
     free: Free,
     listeners: tuple[Listener, ...] = (),
     journal: Journal | None = None,
+    *,
+    spent: float = 0.0,
 ) -> Tuning:
     """Search from a request whose settings say what is fixed.
 
     Candidates are fitted without bounds and rows, which the chosen one then has to satisfy; a
     Hankel structure is part of every fit. They are judged on the request's held-out observations
     if it has any, or else on a tenth of its own. What is in the journal is not tried again.
+    spent : how much of the time limit is over already
     """
     journal = journal or Journal()
     structure = _structure(request.settings)
@@ -153,7 +156,6 @@ def tuned(
         if not free.C:
             first = replace(first, strengths=tuple(settings.C * share for share in shares))
         allowed = request.settings.max_seconds
-        spent = journal.seconds + (journal.beside(MODES).seconds if free.center else 0.0)
         until = math.inf if allowed is None else time.monotonic() + allowed - spent
         events: list[str] = []
         search = Searching(parts, freedom, first, shares, listeners, until, journal, events)
@@ -177,13 +179,18 @@ def tuned(
             parts.request.validation.nnz,
             parts.kind,
             parts.why,
-            time.monotonic() > until,
+            bool(search.put_off) or (offsets is not None and offsets.cut_short),
             search.journal.seconds + (offsets.seconds if offsets else 0.0),
             tuple(events),
             offsets,
         )
     logger.info("%s", tuning)
     return tuning
+
+
+def seconds_spent(journal: Journal, free: Free) -> float:
+    """That the trials of a search have taken so far, with the mean and with offsets."""
+    return journal.seconds + (journal.beside(MODES).seconds if free.center else 0.0)
 
 
 def _first(request: Request, lengths: tuple[int, ...], shares: tuple[float, ...]) -> Candidate:

@@ -154,6 +154,29 @@ def test_a_search_belongs_to_its_observations_and_settings(store, striped, tmp_p
         slrt.complete(store, "auto", threads=1, run_directory=tmp_path / "s")
 
 
+def test_a_search_that_a_time_limit_ended_goes_on_when_it_is_asked_for_again(store, tmp_path):
+    options = {"C": 2.0, "threads": 1, "run_directory": tmp_path / "s"}
+    short = slrt.tune(store, max_seconds=1e-3, **options)
+    assert short.cut_short
+    assert len(short.history) == 1
+    told = Told()
+    found = slrt.tune(store, max_seconds=60, observers=[told], **options)
+    assert len(told.trials) == 2
+    whole = slrt.tune(store, C=2.0, threads=1)
+    assert [one.error for one in found.history] == [one.error for one in whole.history]
+    again = slrt.tune(store, max_seconds=1e-3, **options)
+    assert not again.cut_short  # it was finished
+    assert str(again) == str(found)
+
+
+def test_a_time_limit_of_a_search_is_that_of_one_call(store, tmp_path):
+    options = {"C": 2.0, "threads": 1, "run_directory": tmp_path / "s"}
+    slrt.tune(store, max_seconds=1e-3, **options)
+    row = json.loads((tmp_path / "s" / "search" / "0000.json").read_text()) | {"wall": 1000.0}
+    (tmp_path / "s" / "search" / "0000.json").write_text(json.dumps(row))
+    assert len(slrt.tune(store, max_seconds=60, **options).history) == 3
+
+
 def test_a_search_that_fails_before_it_tried_anything_leaves_nothing(store, tmp_path):
     few = slrt.from_coo(tmp_path / "few", [[0, 1], [1, 0], [0, 1]], [1.0, 2.0], SHAPE)
     with pytest.raises(InvalidInput, match="too few"):
