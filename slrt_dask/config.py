@@ -136,12 +136,12 @@ class FitSettings:
             )
         tau = self.tau or (1,) * len(shape)
         for mode, (rank, length, offsets) in enumerate(zip(self.ranks, shape, tau, strict=True)):
-            if rank > length - offsets + 1:
+            most = length - offsets + 1
+            if rank > most:
+                whose = "the mode's length" if offsets == 1 else "the length of its windows,"
+                sizes = f"{length}" if offsets == 1 else f"{length} − {offsets} + 1"
                 raise InvalidInput(
-                    f"rank {rank} of mode {mode} is more than the mode's length {length}"
-                    if offsets == 1
-                    else f"rank {rank} of mode {mode} is more than the length of its windows, "
-                    f"{length} − {offsets} + 1"
+                    f"rank {rank} of mode {mode} is more than {whose} {sizes}; give at most {most}"
                 )
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from slrt_dask.cli.fit_options import (
 from slrt_dask.cli.fit_settings import FitRequest, constraint_table, loss_of, requested
 from slrt_dask.cli.interrupts import interrupted_fit_explained, rest_is_told
 from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options, is_verbose
+from slrt_dask.cli.outcomes import outcome
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
@@ -144,7 +143,7 @@ def fit(
 
     Ctrl-C ends the fit early, with its result and certificate written, and exit code 130; a search
     for settings is ended by it without a result. Either goes on with slrt-dask resume, also if it
-    was killed; no settings are tried twice.
+    was killed; no trial that was finished is made twice.
 
     \b
     Examples:
@@ -163,10 +162,9 @@ def fit(
       constraint = { lower = 0.0, upper = 1.0 }
     """
     request = requested(config, flags)
-    began = time.monotonic()
     with rest_is_told(request.run), computing.connected() as client:
         done = _fitted(request, client, computing, checkpoint_every, quiet)
-    _tell(done, request.run, time.monotonic() - began)
+    _tell(done, request.run)
 
 
 @click.command()
@@ -200,7 +198,7 @@ def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -
     else:
         with rest_is_told(run), computing.connected() as client:
             done = _resumed(opened, client, computing, checkpoint_every, quiet)
-    _tell(done, run, done.records[-1].seconds)
+    _tell(done, run)
 
 
 def _fitted(
@@ -264,40 +262,8 @@ def _watched(
         progress.close()
 
 
-def _tell(done: Completion, run: str, seconds: float) -> None:
+def _tell(done: Completion, run: str) -> None:
     """Say what a fit came to; one that was interrupted ends the command with its exit code."""
-    click.echo(outcome(done, run, seconds))
+    click.echo(outcome(done, run))
     if done.stop_reason.name == "INTERRUPTED":
         click.get_current_context().exit(EXIT_INTERRUPTED)
-
-
-def is_chosen(done: Completion) -> bool:
-    """Whether its settings were searched for."""
-    return bool(done.records) and "chosen among" in done.records[0].event
-
-
-def outcome(done: Completion, run: str, seconds: float) -> str:
-    """What a fit came to, and what to do with it."""
-    from slrt_dask.losses import error_name
-
-    iterations, sweeps = max(0, len(done.records) - 1), sum(row.sweeps for row in done.records)
-    errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
-    validated = [f"validation   {error_name(done.header.huber)} {errors[-1]:.6g}"] if errors else []
-    settings = [f"settings     {done.records[0].event}"] if is_chosen(done) else []
-    loss = [] if done.loss is None else [f"loss         Huber's, delta {done.loss.delta:.6g}"]
-    name = shlex.quote(run)
-    further = f"resume {name} to go on, " if done.stop_reason.name == "INTERRUPTED" else ""
-    return "\n".join(
-        [
-            *settings,
-            *loss,
-            f"certificate  {done.certificate}",
-            f"stop         {done.stop_reason.value}",
-            f"effort       {iterations:,} iteration{'s' * (iterations != 1)}, {sweeps:,} sweeps, "
-            f"{seconds:.1f} s",
-            *validated,
-            f"completion   {done.path}",
-            f"next         slrt-dask {further}report {name}, evaluate {name} STORE, "
-            f"predict {name} INDICES -o OUT, or export {name} OUT.zarr",
-        ]
-    )

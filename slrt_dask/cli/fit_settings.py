@@ -123,9 +123,11 @@ def _joined(
 
 
 def _settings(values: dict[str, Any]) -> FitSettings:
-    for key in ("ranks", "lambdas"):
+    for key, words in (("ranks", f", {AUTO!r} or {CERTIFIED!r}"), ("lambdas", "")):
         if not isinstance(values.get(key, ()), tuple):
-            raise InvalidConfig(f"{key} is {values[key]!r}; give a list with one number per mode")
+            raise InvalidConfig(
+                f"{key} is {values[key]!r}; give a list with one number per mode{words}"
+            )
     try:
         return FitSettings(**values)
     except TypeError as error:

@@ -47,7 +47,10 @@ def new_page(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     if target.is_dir():
         raise InvalidInput(f"{target} is a directory; give the path of a file, such as report.html")
     if target.exists() and not overwrite:
-        raise StoreExists(f"{target} already exists; choose another path, or overwrite it")
+        raise StoreExists(
+            f"{target} already exists; choose another path, or replace it with --overwrite "
+            "(overwrite=True)"
+        )
     if not target.parent.is_dir():
         raise InvalidInput(f"there is no directory {target.parent}; make it, or check the path")
     return target

@@ -62,6 +62,7 @@ def test_flags_win_over_the_file(run_command, directory, monkeypatch):
     [
         ({"rank": [4, 4, 3]}, "fit.rank, which is unknown"),
         ({"ranks": 4}, "ranks is 4; give a list"),
+        ({"ranks": "many"}, "one number per mode, 'auto' or 'certified'"),
         ({"gap_tolerance": "small"}, "gap_tolerance is 'small'"),
         ({"store": 3}, "fit.store to 3"),
         ({"method": "magic"}, "method is 'magic'"),

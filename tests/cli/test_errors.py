@@ -94,7 +94,7 @@ def test_an_interrupt_ends_with_exit_code_130(failing):
         (["fit", "STORE", *FIT, "--run", "RUN"], "already exists"),
         (
             ["fit", "STORE", "--ranks", "4,4,9", "--C", "1", "--run", "new"],
-            "more than the mode's length 8",
+            "more than the mode's length 8; give at most 8",
         ),
         (["fit", "STORE", "--ranks", "4,4,3", "--C", "-1", "--run", "new"], "C must be a positive"),
         (["fit", "STORE", *FIT, "--lambdas", "1,2", "--run", "new"], "lambdas must be 3"),

@@ -12,6 +12,7 @@ def test_report_writes_a_page_and_says_where(run_command, fitted, tmp_path):
     again = run_command("report", fitted[0], "-o", page)
     assert again.exit_code == 1
     assert f"error: {page} already exists" in again.stderr
+    assert "--overwrite" in again.stderr
     assert run_command("report", fitted[0], "-o", page, "--overwrite").exit_code == 0
 
 

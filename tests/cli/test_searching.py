@@ -153,6 +153,9 @@ def test_a_fit_that_was_stopped_in_its_search_is_resumed(run_command, store, tmp
         assert "is still searching for its settings, with 2 trials" in run_command(*page).stderr
     resumed = run_command("resume", tmp_path / "run", "--threads", "1", "--quiet")
     assert resumed.exit_code == 0, resumed.stderr
+    assert " s after a search of " in resumed.stdout
+    ended = run_command("resume", tmp_path / "run")
+    assert ended.stdout.splitlines()[1:] == resumed.stdout.splitlines()
     whole = run_command("fit", *flags, "--run", tmp_path / "whole")
     ends = [said.stdout.split("\n")[1] for said in (resumed, whole)]
     assert ends[0] == ends[1]

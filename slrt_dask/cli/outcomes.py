@@ -1,0 +1,55 @@
+"""What a fit came to, as commands tell of it; the same whichever of them does, and when."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slrt_dask.completion import Completion
+
+
+def is_chosen(done: Completion) -> bool:
+    """Whether its settings were searched for."""
+    return bool(done.records) and "chosen among" in done.records[0].event
+
+
+def outcome(done: Completion, run: str) -> str:
+    """What a fit came to, and what to do with it."""
+    from slrt_dask.losses import error_name
+
+    iterations, sweeps = max(0, len(done.records) - 1), sum(row.sweeps for row in done.records)
+    errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
+    validated = [f"validation   {error_name(done.header.huber)} {errors[-1]:.6g}"] if errors else []
+    settings = [f"settings     {done.records[0].event}"] if is_chosen(done) else []
+    loss = [] if done.loss is None else [f"loss         Huber's, delta {done.loss.delta:.6g}"]
+    name = shlex.quote(run)
+    further = f"resume {name} to go on, " if done.stop_reason.name == "INTERRUPTED" else ""
+    return "\n".join(
+        [
+            *settings,
+            *loss,
+            f"certificate  {done.certificate}",
+            f"stop         {done.stop_reason.value}",
+            f"effort       {iterations:,} iteration{'s' * (iterations != 1)}, {sweeps:,} sweeps, "
+            f"{_took(done, run)}",
+            *validated,
+            f"completion   {done.path}",
+            f"next         slrt-dask {further}report {name}, evaluate {name} STORE, "
+            f"predict {name} INDICES -o OUT, or export {name} OUT.zarr",
+        ]
+    )
+
+
+def _took(done: Completion, run: str) -> str:
+    """The seconds of all parts of the run, with loading and writing, as the run has kept them."""
+    from slrt_dask.runs import open_run
+    from slrt_dask.usage import read_usage
+
+    kept = open_run(run)
+    usage, start = read_usage(kept.path), kept.read_start()
+    seconds = done.records[-1].seconds if usage is None else usage.seconds.wall
+    searching = sum(float(row["seconds"]) for row in start.tried) if start else None
+    return f"{seconds:.1f} s" + (
+        "" if searching is None else f" after a search of {searching:.1f} s"
+    )
