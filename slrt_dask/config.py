@@ -138,11 +138,12 @@ class FitSettings:
         for mode, (rank, length, offsets) in enumerate(zip(self.ranks, shape, tau, strict=True)):
             most = length - offsets + 1
             if rank > most:
-                whose = "the mode's length" if offsets == 1 else "the length of its windows,"
-                sizes = f"{length}" if offsets == 1 else f"{length} − {offsets} + 1"
-                raise InvalidInput(
-                    f"rank {rank} of mode {mode} is more than {whose} {sizes}; give at most {most}"
+                what = (
+                    f"is more than the mode's length {length}"
+                    if offsets == 1
+                    else f"is more than the length of its windows, {length} − {offsets} + 1"
                 )
+                raise InvalidInput(f"rank {rank} of mode {mode} {what}; give at most {most}")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -103,25 +104,31 @@ def interrupted_fit_explained() -> Iterator[Interrupts]:
 
 
 @contextmanager
-def rest_is_told(run: str) -> Iterator[None]:
-    """Say what is left, and how to go on, when Ctrl-C ends a fit that has no result to show."""
+def rest_is_told(run: str | None) -> Iterator[None]:
+    """Say what is left, and how to go on, when Ctrl-C ends what has no result to show.
+
+    run : where a fit or a search is kept, if it is
+    """
     try:
         yield
     except KeyboardInterrupt:
-        sys.stderr.write(f"{_rest(run)}\n")
+        if run is not None:
+            sys.stderr.write(f"{_rest(run)}\n")
         raise
 
 
 def _rest(run: str) -> str:
     from slrt_dask.errors import SlrtError
-    from slrt_dask.runs import open_run
-    from slrt_dask.searching import open_search
+    from slrt_dask.runs import SEARCHING, open_run
+    from slrt_dask.tuning.journal import what_goes_on
 
-    goes_on = f"slrt-dask resume {shlex.quote(run)} goes on"
+    resuming = f"slrt-dask resume {shlex.quote(run)}"
     with suppress(SlrtError):
-        if open_search(run) is not None:
-            return f"the settings tried so far are kept: {goes_on}"
-        if open_run(run).read_records():
-            return f"the run has no result yet, but its checkpoints: {goes_on}"
-        return f"the run has only begun: {goes_on}"
+        begun = open_run(run).read_records()
+        what = "the run has no result yet, but its checkpoints" if begun else "the run has begun"
+        return f"{what}: {resuming} goes on"
+    with suppress(SlrtError):
+        command = what_goes_on(Path(run, SEARCHING))
+        command = resuming if command in resuming else command
+        return f"the settings tried so far are kept: {command} goes on"
     return NOTHING

@@ -49,7 +49,7 @@ def _took(done: Completion, run: str) -> str:
     kept = open_run(run)
     usage, start = read_usage(kept.path), kept.read_start()
     seconds = done.records[-1].seconds if usage is None else usage.seconds.wall
-    searching = sum(float(row["seconds"]) for row in start.tried) if start else None
-    return f"{seconds:.1f} s" + (
-        "" if searching is None else f" after a search of {searching:.1f} s"
-    )
+    if start is None:
+        return f"{seconds:.1f} s"
+    searching = sum(float(row["seconds"]) for row in start.tried)
+    return f"{seconds:.1f} s after a search of {searching:.1f} s"

@@ -37,8 +37,9 @@ def report(
     """Write one HTML page about RUN: what was solved, its certificate, how it converged, what it
     took, slices of the answer, and what to be aware of.
 
-    RUN is a run directory, also of a run that is under way or was killed, or the path of a
-    completion. The page stands on its own and needs no network.
+    RUN is a run directory, also of a run that is under way or was killed, whose search for settings
+    has ended, if it had one; or the path of a completion. The page stands on its own and needs no
+    network.
 
     \b
     Example:

@@ -26,7 +26,8 @@ def report(
 ) -> Path:
     """Write one HTML page about a run; returns its path.
 
-    run : a run directory, whether the run has ended, is under way or was killed; or a completion
+    run : a run directory, whether the run has ended, is under way or was killed, but not before
+        its search for settings has ended; or a completion
     path : of the page; a new file, unless `overwrite`
     modes : the two modes that slices of the answer show; those of the most similar lengths if None
 

@@ -50,6 +50,18 @@ def test_commands_that_compute_share_the_options_of_where(run_command, command):
         assert option in shown
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("fit", "no trial that was finished is made twice"),
+        ("report", "whose search for settings has ended"),
+        ("tune", "with --run, the same again goes on"),
+    ],
+)
+def test_help_promises_no_more_than_is_kept(run_command, command, words):
+    assert words in " ".join(run_command(command, "--help").stdout.split())
+
+
 def test_version_is_that_of_the_package(run_command):
     assert slrt_dask.__version__ in run_command("--version").stdout
 

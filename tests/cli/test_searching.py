@@ -198,6 +198,10 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     said = run_command("fit", store.path, *asked, "--run", run)
     assert said.exit_code == 130
     assert f"slrt-dask resume {run} goes on" in said.stderr
+    told.clear()
+    alone = run_command("tune", store.path, *asked, "--run", tmp_path / "alone")
+    assert alone.exit_code == 130
+    assert "settings tried so far are kept: the same slrt-dask tune goes on" in alone.stderr
     again = run_command("resume", run, "--threads", "1")
     assert again.exit_code == 0, again.stderr
     table = json.loads((run / "search.json").read_text())["tried"]
