@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
@@ -33,6 +34,10 @@ MEMORY_FILES, ROOM_FOR_FILES = "/dev/shm", 4 * 2**30
 if os.access(MEMORY_FILES, os.W_OK) and shutil.disk_usage(MEMORY_FILES).free > ROOM_FOR_FILES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY_FILES)
 
+
+# A shell that starts a run in the background has it ignore interrupts, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests start many processes, and each would compile the whole package where bytecode is not kept.
 sys.dont_write_bytecode = False
