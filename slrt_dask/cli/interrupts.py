@@ -46,8 +46,22 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
+Say = Callable[[Interrupts], None] | None
+NOTICING: list[tuple[Interrupts, Say]] = []
+"""Who is to hear of interrupts now, the innermost last."""
+
+
+def _notice(number: int, frame: FrameType | None) -> None:
+    for seen, say in reversed(NOTICING):
+        seen.count += 1
+        if say is not None:
+            say(seen)
+    # Not the handler from before: that of a program around this one may end it without a word.
+    signal.default_int_handler(number, frame)
+
+
 @contextmanager
-def interrupts_noticed(say: Callable[[Interrupts], None] | None = None) -> Iterator[Interrupts]:
+def interrupts_noticed(say: Say = None) -> Iterator[Interrupts]:
     """Count interrupts, and have what they break off fall apart without a word.
 
     say : called at every interrupt, before it is raised
@@ -58,14 +72,6 @@ def interrupts_noticed(say: Callable[[Interrupts], None] | None = None) -> Itera
     if threading.current_thread() is not threading.main_thread():
         yield seen
         return
-
-    def notice(number: int, frame: FrameType | None) -> None:
-        seen.count += 1
-        if say is not None:
-            say(seen)
-        if callable(earlier_handler):
-            earlier_handler(number, frame)  # which counts, too, where this is not the outermost
-        signal.default_int_handler(number, frame)
 
     def fall_apart(trouble: sys.UnraisableHookArgs) -> None:
         if issubclass(trouble.exc_type, KeyboardInterrupt):
@@ -78,10 +84,12 @@ def interrupts_noticed(say: Callable[[Interrupts], None] | None = None) -> Itera
     # A job in the background may ignore interrupts; a fit is ended by one that is sent to it.
     is_heard = callable(earlier_handler) or say is not None
     if is_heard:
-        signal.signal(signal.SIGINT, notice)
+        signal.signal(signal.SIGINT, _notice)
+    NOTICING.append((seen, say))
     try:
         yield seen
     finally:
+        NOTICING.pop()
         sys.unraisablehook = earlier_hook
         if is_heard:
             signal.signal(signal.SIGINT, earlier_handler)
