@@ -142,7 +142,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(done, store, tmp_path):
     assert resumed.certificate.primal == pytest.approx(done.certificate.primal, rel=1e-9)
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("precision", ["float32"])
 def test_workers_find_the_same(precision, done, store, thread_client):
     options = {**FIT, "center": "modes", "precision": precision}
     del options["threads"]

@@ -191,7 +191,7 @@ def test_data_that_are_all_the_same_are_no_trouble(value, store, tmp_path):
 
 
 def test_data_without_noise_are_fitted_closely_and_soon(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "MOST_TRIALS", 14)
+    monkeypatch.setattr(tuning, "MOST_TRIALS", 10)
     exact = low_rank_tensor((24, 20, 16), ranks=(2, 2, 2), seed=0)
     indices, values = sample_entries(exact, 0.3, seed=0)
     store = slrt.from_coo(tmp_path / "s", indices, values, exact.shape)
