@@ -77,7 +77,8 @@ def add_local(
         )  # fmt: skip
     for mode in index.local_modes:
         width = gather.width(mode)
-        energy += sweeps.apply_slices(
+        apply = sweeps.apply_runs if mode == index.mode_in_runs else sweeps.apply_slices
+        energy += apply(
             index.starts, index.rows[mode], index.fibres[mode], x,
             gather.padded[mode], scatter.padded[mode], lanes_for(width),
             block.buffer(mode, width), weights[mode], out,

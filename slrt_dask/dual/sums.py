@@ -74,7 +74,9 @@ class RowSums(_TwoRoundRowSums):
         for mode, rows in zip(index.local_modes, totals, strict=True):
             matrix = self.factors.padded[mode]
             width = matrix.shape[1]
-            sweeps.row_sums_slices(
+            in_runs = mode == index.mode_in_runs
+            add_rows = sweeps.row_sums_runs if in_runs else sweeps.row_sums_slices
+            add_rows(
                 index.starts, index.rows[mode], index.fibres[mode], x, matrix,
                 lanes_for(width), block.buffer(mode, width), rows,
             )  # fmt: skip

@@ -75,6 +75,7 @@ class BlockIndex:
     starts : (slices + 1,) positions at which each slice begins
     rows, fibres : K arrays (entries,)
     buffer_rows : K counts; fibres in the fullest slice (for the slab mode: fibres in all)
+    mode_in_runs : the mode in which the entries of every fibre follow each other, if there is one
     """
 
     shape: tuple[int, ...]
@@ -83,6 +84,7 @@ class BlockIndex:
     rows: IndexColumns
     fibres: IndexColumns
     buffer_rows: tuple[int, ...]
+    mode_in_runs: int | None = None
 
     @property
     def entries(self) -> int:
@@ -123,7 +125,12 @@ def build_block(
             numbers, count = _slice_fibres(rows, shape, (mode, slab_mode), starts)
             fibres.append(numbers)
             buffer_rows.append(count)
-    return BlockIndex(shape, slab_mode, starts, rows, tuple(fibres), tuple(buffer_rows))
+    # In a store's order it is the last one; entries that were added later break its runs.
+    last = max(mode for mode in range(len(shape)) if mode != slab_mode)
+    return BlockIndex(
+        shape, slab_mode, starts, rows, tuple(fibres), tuple(buffer_rows),
+        last if _rise_in_slices(fibres[last], starts) else None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,12 @@ def _slice_starts(
     if len(slab_indices) == 0:
         return np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
     return slab_indices[starts[:-1]].astype(np.int64), starts
+
+
+def _rise_in_slices(numbers: NDArray[np.integer[Any]], starts: NDArray[np.int64]) -> bool:
+    """Whether numbers never fall within a slice."""
+    falls = np.flatnonzero(numbers[1:] < numbers[:-1]) + 1
+    return bool(np.isin(falls, starts).all())
 
 
 def _crossing_fibres(

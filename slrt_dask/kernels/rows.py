@@ -1,10 +1,8 @@
 """Short vectors of known length: the rows of factors and of fibre sums.
 
-Every hot loop adds a multiple of one row to another, or takes the product of two. Compiled from
-plain loops these stay scalar, because the compiler cannot know that two rows do not overlap. The
-intrinsics here emit vector loads and stores for a length that is part of the type: `lanes` is a
-tuple whose length, not content, says how many pairs of numbers a row has. Rows are therefore
-padded with zeros to an even length (`pad_columns`), which changes no sum.
+Every hot loop adds a multiple of one row to another, or takes the product of two. The intrinsics
+here do so with vector instructions (`emitting.py`), for which rows are padded with zeros to an even
+length (`pad_columns`); that changes no sum.
 """
 
 from __future__ import annotations
@@ -18,8 +16,19 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-LANE = 2
-"""Numbers per element of `lanes`; every row length is a multiple of it."""
+from slrt_dask.kernels.emitting import (
+    LANE,
+    fused_multiply_add,
+    load_row,
+    pieces_of,
+    product_of_rows,
+    row_index,
+    row_pointer,
+    splat,
+    store,
+    zero_vector,
+)
+
 CACHE_LINE = 8
 """Numbers that memory brings at once."""
 
@@ -46,57 +55,6 @@ def pad_columns(matrix: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     return padded
 
 
-def _pieces(lanes: types.UniTuple) -> list[tuple[int, int]]:
-    """Cut a row into (offset, length) vectors of 8, then 4, then 2 numbers."""
-    width, offset, pieces = LANE * lanes.count, 0, []
-    for length in (8, 4, 2):
-        while width - offset >= length:
-            pieces.append((offset, length))
-            offset += length
-    return pieces
-
-
-def _row_pointer(context: Any, builder: Any, array_type: Any, array: Any, row: Any) -> Any:
-    """Address of the first number of a row of a C-contiguous matrix."""
-    view = context.make_array(array_type)(context, builder, array)
-    stride = builder.extract_value(view.shape, 1)
-    return builder.gep(view.data, [builder.mul(row, stride)])
-
-
-def _vector_pointer(builder: Any, pointer: Any, offset: int, length: int) -> tuple[Any, Any]:
-    vector = ir.VectorType(ir.DoubleType(), length)
-    place = builder.gep(pointer, [ir.Constant(ir.IntType(64), offset)])
-    return builder.bitcast(place, vector.as_pointer()), vector
-
-
-def _load(builder: Any, pointer: Any, offset: int, length: int) -> Any:
-    place, _ = _vector_pointer(builder, pointer, offset, length)
-    loaded = builder.load(place)
-    loaded.align = 8
-    return loaded
-
-
-def _splat(builder: Any, scalar: Any, length: int) -> Any:
-    vector = ir.Constant(ir.VectorType(ir.DoubleType(), length), ir.Undefined)
-    for lane in range(length):
-        vector = builder.insert_element(vector, scalar, ir.Constant(ir.IntType(32), lane))
-    return vector
-
-
-def _fused_multiply_add(builder: Any, left: Any, right: Any, addend: Any) -> Any:
-    """left * right + addend, marked so that the two become one instruction."""
-    product = builder.fmul(left, right, flags=("contract",))
-    return builder.fadd(product, addend, flags=("contract",))
-
-
-def _row_index(builder: Any, value: Any, numba_type: Any) -> Any:
-    """A row number as a 64-bit integer, sign-extended if it came as a shorter one."""
-    if value.type.width == 64:
-        return value
-    extend = builder.sext if numba_type.signed else builder.zext
-    return extend(value, ir.IntType(64))
-
-
 @intrinsic
 def add_scaled_row(typing_context, target, target_row, scale, source, source_row, lanes):
     """target[target_row] += scale * source[source_row]."""
@@ -104,22 +62,22 @@ def add_scaled_row(typing_context, target, target_row, scale, source, source_row
 
     def codegen(context, builder, signature, arguments):
         kinds = signature.args
-        to_row = _row_index(builder, arguments[1], kinds[1])
-        from_row = _row_index(builder, arguments[4], kinds[4])
-        to_pointer = _row_pointer(context, builder, kinds[0], arguments[0], to_row)
-        from_pointer = _row_pointer(context, builder, kinds[3], arguments[3], from_row)
-        for offset, length in _pieces(kinds[5]):
-            place, _ = _vector_pointer(builder, to_pointer, offset, length)
-            total = _fused_multiply_add(
-                builder,
-                _splat(builder, arguments[2], length),
-                _load(builder, from_pointer, offset, length),
-                _load(builder, to_pointer, offset, length),
-            )
-            builder.store(total, place).align = 8
+        to_row = row_index(builder, arguments[1], kinds[1])
+        from_row = row_index(builder, arguments[4], kinds[4])
+        to_pointer = row_pointer(context, builder, kinds[0], arguments[0], to_row)
+        from_pointer = row_pointer(context, builder, kinds[3], arguments[3], from_row)
+        add_to_row(builder, to_pointer, arguments[2], load_row(builder, from_pointer, lanes), lanes)
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+def add_to_row(builder: Any, pointer: Any, scale: Any, vectors: list[Any], lanes: Any) -> None:
+    """Emit: the row at the pointer += scale * vectors."""
+    before = load_row(builder, pointer, lanes)
+    for (offset, length), vector, addend in zip(pieces_of(lanes), vectors, before, strict=True):
+        factor = splat(builder, scale, length)
+        store(builder, fused_multiply_add(builder, factor, vector, addend), pointer, offset)
 
 
 @intrinsic
@@ -129,11 +87,10 @@ def clear_row(typing_context, target, target_row, lanes):
 
     def codegen(context, builder, signature, arguments):
         kinds = signature.args
-        row = _row_index(builder, arguments[1], kinds[1])
-        pointer = _row_pointer(context, builder, kinds[0], arguments[0], row)
-        for offset, length in _pieces(kinds[2]):
-            place, vector = _vector_pointer(builder, pointer, offset, length)
-            builder.store(ir.Constant(vector, [0.0] * length), place).align = 8
+        row = row_index(builder, arguments[1], kinds[1])
+        pointer = row_pointer(context, builder, kinds[0], arguments[0], row)
+        for offset, length in pieces_of(lanes):
+            store(builder, zero_vector(length), pointer, offset)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -146,8 +103,8 @@ def prefetch_row(typing_context, source, source_row, lanes):
 
     def codegen(context, builder, signature, arguments):
         kinds = signature.args
-        row = _row_index(builder, arguments[1], kinds[1])
-        pointer = _row_pointer(context, builder, kinds[0], arguments[0], row)
+        row = row_index(builder, arguments[1], kinds[1])
+        pointer = row_pointer(context, builder, kinds[0], arguments[0], row)
         bytes_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         function = cgutils.get_or_insert_function(
             builder.module,
@@ -171,47 +128,14 @@ def row_product(typing_context, left, left_row, right, right_row, lanes):
 
     def codegen(context, builder, signature, arguments):
         kinds = signature.args
-        pointers = []
+        rows = []
         for position in (0, 2):
-            row = _row_index(builder, arguments[position + 1], kinds[position + 1])
-            pointers.append(
-                _row_pointer(context, builder, kinds[position], arguments[position], row)
-            )
-        total = ir.Constant(ir.DoubleType(), 0.0)
-        for length, offsets in _by_length(_pieces(kinds[4])).items():
-            sums = ir.Constant(ir.VectorType(ir.DoubleType(), length), [0.0] * length)
-            for offset in offsets:
-                loaded = [_load(builder, pointer, offset, length) for pointer in pointers]
-                sums = _fused_multiply_add(builder, loaded[0], loaded[1], sums)
-            total = builder.fadd(total, _sum_lanes(builder, sums))
-        return total
+            number = row_index(builder, arguments[position + 1], kinds[position + 1])
+            pointer = row_pointer(context, builder, kinds[position], arguments[position], number)
+            rows.append(load_row(builder, pointer, lanes))
+        return product_of_rows(builder, *rows)
 
     return signature, codegen
-
-
-def _by_length(pieces: list[tuple[int, int]]) -> dict[int, list[int]]:
-    grouped: dict[int, list[int]] = {}
-    for offset, length in pieces:
-        grouped.setdefault(length, []).append(offset)
-    return grouped
-
-
-def _sum_lanes(builder: Any, vector: Any) -> Any:
-    """Sum of a vector's numbers by halving, which maps to a few shuffles."""
-    undefined = ir.Constant(vector.type, ir.Undefined)
-    length = vector.type.count
-    while length > 1:
-        length //= 2
-        masks = [
-            ir.Constant(
-                ir.VectorType(ir.IntType(32), length), [start + lane for lane in range(length)]
-            )
-            for start in (0, length)
-        ]
-        halves = [builder.shuffle_vector(vector, undefined, mask) for mask in masks]
-        vector = builder.fadd(halves[0], halves[1])
-        undefined = ir.Constant(vector.type, ir.Undefined)
-    return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
 
 
 __all__ = [

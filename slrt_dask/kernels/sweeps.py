@@ -9,7 +9,9 @@ mode-k fibre. With a factor U of shape (n_k, width):
 
 The `*_slices` forms serve the modes that do not cross slabs: entries come sorted by slice of the
 slab mode, every fibre lies inside one slice, and the fibre sums live in a buffer that is reused
-from slice to slice and stays in cache. Vectors `x` and `out` may be float32; all sums are float64.
+from slice to slice and stays in cache. The `*_runs` forms serve the one of those modes whose
+fibres' entries follow each other, if there is one: their sums live in registers. Vectors `x` and
+`out` may be float32; all sums are float64.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from slrt_dask.kernels.rows import (
     prefetch_row,
     row_product,
 )
+from slrt_dask.kernels.runs import gather_run, sample_run, scatter_run
 
 AHEAD = 16
 """Fibre sums that cross slabs do not stay in cache, and the order in which they are needed is too
@@ -85,10 +88,14 @@ def row_sums(rows, fibres, x, sums, lanes, totals):
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, inline="always")
 def _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer):
-    # Clearing the rows that this slice touches costs at most one store an entry, however long
-    # the buffer is; slices of very sparse tensors touch only a small part of it.
-    for e in range(first, stop):
-        clear_row(buffer, fibres[e], lanes)
+    # Slices of very sparse tensors touch only a small part of the buffer: clearing just that costs
+    # one store an entry. Where there are more entries than rows, clearing all of it costs less.
+    if stop - first < buffer.shape[0]:
+        for e in range(first, stop):
+            clear_row(buffer, fibres[e], lanes)
+    else:
+        for f in range(buffer.shape[0]):
+            clear_row(buffer, f, lanes)
     for e in range(first, stop):
         add_scaled_row(buffer, fibres[e], np.float64(x[e]), factor, rows[e], lanes)
 
@@ -109,6 +116,41 @@ def apply_slices(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight
             out[e] += part
             energy += part * np.float64(x[e])
     return energy
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH, inline="always")
+def _run_stop(fibres, first, end):
+    """Where the run of one fibre's entries that begins at `first` is over."""
+    stop = first + 1
+    while stop < end and fibres[stop] == fibres[first]:
+        stop += 1
+    return stop
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def apply_runs(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out):
+    """The same as `apply_slices` where the entries of every fibre follow each other."""
+    energy = 0.0
+    for s in range(starts.size - 1):
+        first, end = starts[s], starts[s + 1]
+        while first < end:
+            stop = _run_stop(fibres, first, end)
+            gather_run(x, rows, gather, first, stop, buffer, lanes)
+            energy += sample_run(x, rows, scatter, first, stop, buffer, lanes, weight, out)
+            first = stop
+    return energy
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def row_sums_runs(starts, rows, fibres, x, factor, lanes, buffer, totals):
+    """The same as `row_sums_slices` where the entries of every fibre follow each other."""
+    for s in range(starts.size - 1):
+        first, end = starts[s], starts[s + 1]
+        while first < end:
+            stop = _run_stop(fibres, first, end)
+            gather_run(x, rows, factor, first, stop, buffer, lanes)
+            scatter_run(x, rows, totals, first, stop, buffer, lanes)
+            first = stop
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)

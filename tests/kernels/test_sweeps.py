@@ -107,25 +107,36 @@ def apply_by_slices(tensor, mode, gather, scatter, weight=1.0, out=None):
     out = np.zeros_like(tensor.x) if out is None else out
     buffer = np.full((index.buffer_rows[mode], width), np.inf)  # its content must not matter
     before = out.copy()
-    energy = sweeps.apply_slices(
-        index.starts, index.rows[mode], index.fibres[mode], tensor.x,
-        gather, scatter, lanes_for(width), buffer, weight, out,
-    )  # fmt: skip
     tolerance = 1e-12 if tensor.x.dtype == np.float64 else 1e-5
-    scale = 1.0 + np.nansum(np.abs(tensor.x * (out - before)))
-    np.testing.assert_allclose(energy, tensor.x @ (out - before), atol=tolerance * scale)
+    ways = {sweeps.apply_slices: out}
+    if mode == index.mode_in_runs:
+        ways[sweeps.apply_runs] = out.copy()
+    for apply, made in ways.items():
+        energy = apply(
+            index.starts, index.rows[mode], index.fibres[mode], tensor.x,
+            gather, scatter, lanes_for(width), buffer, weight, made,
+        )  # fmt: skip
+        scale = 1.0 + np.nansum(np.abs(tensor.x * (made - before)))
+        np.testing.assert_allclose(energy, tensor.x @ (made - before), atol=tolerance * scale)
+        close(made, out, tensor.x.dtype)
     return out
 
 
 def row_sums_by_slices(tensor, mode, padded):
     index, width = tensor.index, padded.shape[1]
     buffer = np.full((index.buffer_rows[mode], width), np.inf)
-    totals = np.zeros_like(padded)
-    sweeps.row_sums_slices(
-        index.starts, index.rows[mode], index.fibres[mode], tensor.x,
-        padded, lanes_for(width), buffer, totals,
-    )  # fmt: skip
-    return totals
+    in_runs = mode == index.mode_in_runs
+    ways = (sweeps.row_sums_slices, sweeps.row_sums_runs) if in_runs else (sweeps.row_sums_slices,)
+    found = []
+    for add_rows in ways:
+        totals = np.zeros_like(padded)
+        add_rows(
+            index.starts, index.rows[mode], index.fibres[mode], tensor.x,
+            padded, lanes_for(width), buffer, totals,
+        )  # fmt: skip
+        found.append(totals)
+    close(found[-1], found[0], tensor.x.dtype)
+    return found[-1]
 
 
 def derivative_by_slices(tensor, x_dot, mode, padded, padded_dot):
@@ -269,6 +280,22 @@ def test_special_blocks_obey_the_same_laws(places):
             wanted = mode_product(tensor.dense, U @ U.T, mode)[tensor.indices]
             close(apply_by_slices(tensor, mode, P, P), wanted)
             close(row_sums_by_slices(tensor, mode, P)[:, :3], X @ (X.T @ U))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_in_a_sorted_block_the_last_local_mode_is_in_runs(order):
+    for slab_mode in range(order):
+        tensor = random_tensor(order, slab_mode=slab_mode)
+        assert tensor.index.mode_in_runs == tensor.index.local_modes[-1]
+
+
+def test_fibres_that_are_left_and_met_again_are_not_in_runs():
+    places = np.array([[0, 0, 0, 1, 1], [0, 1, 0, 2, 0], [1, 2, 3, 0, 1]])
+    tensor = sparse_tensor((2, 3, 4), places, np.ones(5))
+    assert tensor.index.mode_in_runs is None
+    (U, *_), (P, *_), _ = factors_for((4,), (3,))
+    found = apply_by_slices(tensor, 2, P, P)
+    close(found, mode_product(tensor.dense, U @ U.T, 2)[tensor.indices])
 
 
 def test_a_nan_reaches_its_fibre_and_nothing_else():
