@@ -16,7 +16,7 @@ from slrt_dask.dual.inner import NO_SUMS, Sums
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.dual.rows import RowVector, add_multipliers, products_of
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished, OneRound, Program
 from slrt_dask.kernels import bounds as passes
 
 MARKS = "marks"
@@ -57,17 +57,6 @@ class BoundVectors:
     def one_sided(self) -> bool:
         """Whether a shift of all entries in one direction can mend every violation."""
         return bool(np.isneginf(self.lower).all() or np.isposinf(self.upper).all())
-
-
-@dataclass(frozen=True)
-class OneRound(Program):
-    """A program of a single round, whose total is its outcome."""
-
-    def first(self) -> None:
-        return None
-
-    def advance(self, message: None, total: Any) -> Finished:
-        return Finished(total)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.bounds import OneRound
 from slrt_dask.dual.rows import Rows, RowVector
 from slrt_dask.engine.block import Block, Coupling
+from slrt_dask.engine.program import OneRound
 from slrt_dask.engine.resting import Contents
 from slrt_dask.engine.share import Share
 from slrt_dask.errors import InvalidInput

@@ -27,12 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.holding_out import SINGLY, Kind, SquaredErrors
-from slrt_dask.dual.bounds import OneRound
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.sampling import huber_roots
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.block import VALUES, Block
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished, OneRound, Program
 from slrt_dask.kernels import additive
 
 Numbers = NDArray[np.float64]

@@ -22,7 +22,14 @@ from slrt_dask.dual.inner import ConjugateGradient, InnerOutcome
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import ValidationErrors
-from slrt_dask.dual.sums import DerivativeRowSums, HessianRightHandSide, NormOfObservations, RowSums
+from slrt_dask.dual.start import ObservedRows
+from slrt_dask.dual.sums import (
+    DerivativeRowSums,
+    HessianRightHandSide,
+    NormOfObservations,
+    RowMoments,
+    RowSums,
+)
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
@@ -217,9 +224,23 @@ class DualProblem:
     def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
         """Z_k (Z_kᵀ F_k) for K matrices F_k; the observed values take the place of Z if None."""
         self.sweeps += 1
-        name = None if dual is None else dual.name
+        vector = self._observed() if dual is None else dual
+        name = None if vector is None else vector.name
         totals: Point = self.engine.run(RowSums(name, Factors.of(matrices), self._slab_mode))
         return totals
+
+    def observed_rows(self) -> ObservedRows | None:
+        """What the pattern of observations does to the unfoldings' rows."""
+        vector, ones, shape = self._observed(), self.engine.new_vector(), self.engine.store.shape
+        name = None if vector is None else vector.name
+        moments = self.engine.run(RowMoments(name, ones.name, shape))
+        meetings = self.row_sums(ones, tuple(np.ones((length, 1)) for length in shape))
+        rows = tuple(total[:, 0] for total in meetings)
+        return ObservedRows(moments[: len(shape)], moments[len(shape) :], rows)
+
+    def _observed(self) -> VectorHandle | None:
+        """A vector in the place of the observed values where none is named; None for themselves."""
+        return None
 
     def _solve(
         self,

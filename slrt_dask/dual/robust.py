@@ -107,13 +107,11 @@ class RobustProblem(DualProblem):
     def hessian(self, evaluation: Evaluation, direction: Point, *, rtol: float) -> Point:
         raise InvalidInput("Huber's loss has no Hessian; use method='lbfgs' or 'rcg'")
 
-    def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
-        """As without Huber's loss, but of observed values that are no larger than δ."""
-        if dual is not None:
-            return super().row_sums(dual, matrices)
+    def _observed(self) -> VectorHandle:
+        """The observed values, but none larger than δ."""
         limited = self.engine.new_vector()
         self.engine.run(Limited(self.delta, limited.name))
-        return super().row_sums(limited, matrices)
+        return limited
 
     def certify(self, evaluation: Evaluation, *, rough: bool = False) -> Certificate:
         self.sweeps += 1

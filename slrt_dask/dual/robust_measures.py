@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.bounds import OneRound
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished, OneRound, Program
 from slrt_dask.kernels import huber
 
 

@@ -21,7 +21,7 @@ from slrt_dask.dual.operator import (
     crossing_sums,
 )
 from slrt_dask.engine.block import VALUES, Block, Vector
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished, OneRound, Program
 from slrt_dask.kernels import sweeps, vectors
 from slrt_dask.kernels.rows import lanes_for
 
@@ -152,6 +152,32 @@ class HessianRightHandSide(Program):
             sums: Matrix = total[0]
             return sums
         return Finished(float(total[0]) ** 0.5)
+
+
+@dataclass(frozen=True)
+class RowMoments(OneRound):
+    """Counts of entries and sums of squares by row, 2 K vectors (n_k,), of the vector named.
+
+    Leaves the vector `ones`, which is one at every entry: its row sums tell how often rows meet.
+    """
+
+    vector: str | None
+    ones: str
+    shape: tuple[int, ...]
+
+    label = "moments"
+
+    def step(
+        self, block: Block, message: None, total: tuple[Matrix, ...] | None
+    ) -> tuple[Matrix, ...]:
+        block.fresh(self.ones)[:] = 1.0
+        squares = np.square(block.vector(self.vector or VALUES), dtype=np.float64)
+        here = [
+            np.bincount(rows, weights=weights, minlength=length).astype(np.float64)
+            for weights in (None, squares)
+            for rows, length in zip(block.index.rows, self.shape, strict=True)
+        ]
+        return tuple(here) if total is None else self.combine(total, here)
 
 
 @dataclass(frozen=True)

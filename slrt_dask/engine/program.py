@@ -55,6 +55,17 @@ class Program(ABC):
         return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
 
 
+@dataclass(frozen=True)
+class OneRound(Program):
+    """A program of a single round, whose total is its outcome."""
+
+    def first(self) -> None:
+        return None
+
+    def advance(self, message: None, total: Any) -> Finished:
+        return Finished(total)
+
+
 class Overlapping(Program):
     """A program whose steps have a second half, which the large part of their sum does not need.
 

@@ -35,7 +35,7 @@ class Accuracy:
 
     factor: float = 0.1
     """Relative error of the gradient that inner solves may cause."""
-    loosest: float = 3e-2
+    loosest: float = 2e-2
     tightest: float = 1e-12
     noise_scale: float | None = None
     """s = C‖y‖² where the caller knows it; None to measure it."""

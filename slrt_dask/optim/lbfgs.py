@@ -62,7 +62,7 @@ class LimitedMemory(LineDescent[LimitedMemoryState]):
         return replace(state, moves=nothing, changes=nothing)
 
     def _multiplier(self, state: LimitedMemoryState, slope: float, length: float) -> float:
-        longest = self.line_search.first_length / length
+        longest = self.line_search.longest_length / length
         if len(state.moves[0]):
             return min(1.0, longest)
         return super()._multiplier(state, slope, length)

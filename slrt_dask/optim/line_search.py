@@ -38,8 +38,10 @@ class LineSearch:
     """A rejected step is interpolated, but kept between these fractions of itself."""
     optimism: float = 1.6
     """Factor on the step that would repeat the last decrease."""
-    first_length: float = 0.5
-    """Length of the very first trial, and the longest of any: factors have norm one."""
+    first_length: float = 0.2
+    """Length of the very first trial: factors have norm one."""
+    longest_length: float = 0.5
+    """Of any trial."""
     shortest_length: float = 1e-13
     """A move shorter than this changes nothing: the search has failed."""
     max_trials: int = 15
@@ -56,7 +58,7 @@ class LineSearch:
                 f"contractions are {self.least_contraction} and {self.most_contraction}; "
                 "give 0 < least_contraction <= most_contraction < 1"
             )
-        for name in ("optimism", "first_length", "shortest_length", "max_trials"):
+        for name in ("optimism", "first_length", "longest_length", "shortest_length", "max_trials"):
             value = getattr(self, name)
             if not value > 0:
                 raise InvalidConfig(f"{name} is {value}; give a number above 0")
@@ -67,9 +69,9 @@ class LineSearch:
         Were the cost quadratic and the decrease that of the last step, 2·decrease/|slope| would be
         the minimiser. last_decrease is 0 where there was no last step.
         """
-        longest = self.first_length / length
+        longest = self.longest_length / length
         if last_decrease <= 0.0:
-            return longest
+            return min(self.first_length / length, longest)
         return min(self.optimism * 2.0 * last_decrease / -slope, longest)
 
     def search(

@@ -24,6 +24,9 @@ SETTLED = 1e-7
 """By how much of ‖y‖ constraints may be missed where no further step makes them hold."""
 SMALLEST_GAP = 1e-6
 """Inner problems are not solved for gaps smaller than this, even where none would do."""
+OPEN, NOISY = 10.0, 0.2
+"""A gap so many times larger than the one asked for, of which what the inner solve leaves open is
+at most this part, is told on the way without a tighter solve."""
 
 
 Grow = Callable[[Any, float], Evaluation | None]
@@ -110,7 +113,8 @@ def minimise(
             stage = replace(stage, chosen=stage.chosen or back is not None)
             reason = back or stage.reason(state, seconds)
             if reason is not None or _is_due(state, certify_every):
-                certified = certify(problem, method, state, stage, rough=reason is None)
+                on_the_way = reason is None and grow is None
+                certified = certify(problem, method, state, stage, reason is None, on_the_way)
                 if back is None and stage.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
             if told:  # a resumed state: what its certificate took was counted with its own row
@@ -145,18 +149,24 @@ def certify(
     method: Method[StateType],
     state: StateType,
     rules: StopRules,
-    *,
     rough: bool = False,
+    as_it_is: bool = False,
 ) -> Certified:
     """The certificate of a state, its inner problem first solved as tightly as the gap asks for.
 
     The state keeps its own evaluation, so that a certificate never changes the course of a run.
     rough : on the way bounds need not be as tight as in the end
+    as_it_is : nor inner problems, where the gap is wide open anyway
     """
     accuracy, cost = method.accuracy, state.evaluation.cost
     tolerance = max(rules.gap_tolerance, SMALLEST_GAP)
     rtol = accuracy.certificate_tolerance(tolerance, cost, state.noise_scale)
     measured = MeasuredProblem(problem, accuracy, state.noise_scale)
+    if as_it_is:
+        loose: Certificate = problem.certify(state.evaluation, rough=True)
+        noise = measured.noise(state.evaluation)
+        if loose.relative_gap > OPEN * tolerance and noise <= NOISY * loose.gap:
+            return Certified(loose, state.evaluation, 0, True)
     evaluation = measured.refine(state.evaluation, rtol=rtol)
     if rules.chosen:
         evaluation = problem.settle(evaluation, rtol=min(rtol, SETTLED))
