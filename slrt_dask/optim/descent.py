@@ -80,7 +80,8 @@ class LineDescent(ABC, Generic[DescentType]):
 
     def _multiplier(self, state: DescentType, slope: float, length: float) -> float:
         """The multiple of the state's direction to try first, of this length and slope."""
-        return self.line_search.first_multiplier(slope, length, state.last_decrease)
+        cost = state.evaluation.cost
+        return self.line_search.first_multiplier(slope, length, state.last_decrease, cost)
 
     def init(
         self, problem: AnyProblem, point: Point, warm: Evaluation | None = None
@@ -161,7 +162,8 @@ class LineDescent(ABC, Generic[DescentType]):
             return None
         length = manifold.norm(point, direction)
         if state is None:
-            first = self.line_search.first_multiplier(slope, length, 0.0)
+            cost = start.evaluation.cost
+            first = self.line_search.first_multiplier(slope, length, 0.0, cost)
         else:
             first = self._multiplier(state, slope, length)
         rtol = problem.inner_tolerance(start, tightening=tightening)

@@ -38,10 +38,11 @@ class LineSearch:
     """A rejected step is interpolated, but kept between these fractions of itself."""
     optimism: float = 1.6
     """Factor on the step that would repeat the last decrease."""
-    first_length: float = 0.2
-    """Length of the very first trial: factors have norm one."""
+    first_fall: float = 0.4
+    """Part of the cost by which the slope promises that the very first trial lowers it: the cost is
+    never negative, so where more is promised the slope does not last."""
     longest_length: float = 0.5
-    """Of any trial."""
+    """Of any trial: factors have norm one."""
     shortest_length: float = 1e-13
     """A move shorter than this changes nothing: the search has failed."""
     max_trials: int = 15
@@ -58,12 +59,14 @@ class LineSearch:
                 f"contractions are {self.least_contraction} and {self.most_contraction}; "
                 "give 0 < least_contraction <= most_contraction < 1"
             )
-        for name in ("optimism", "first_length", "longest_length", "shortest_length", "max_trials"):
+        for name in ("optimism", "first_fall", "longest_length", "shortest_length", "max_trials"):
             value = getattr(self, name)
             if not value > 0:
                 raise InvalidConfig(f"{name} is {value}; give a number above 0")
 
-    def first_multiplier(self, slope: float, length: float, last_decrease: float) -> float:
+    def first_multiplier(
+        self, slope: float, length: float, last_decrease: float, cost: float
+    ) -> float:
         """The multiplier to try first on a direction of this length and (negative) slope.
 
         Were the cost quadratic and the decrease that of the last step, 2·decrease/|slope| would be
@@ -71,7 +74,7 @@ class LineSearch:
         """
         longest = self.longest_length / length
         if last_decrease <= 0.0:
-            return min(self.first_length / length, longest)
+            return min(self.first_fall * abs(cost) / -slope, longest) if cost else longest
         return min(self.optimism * 2.0 * last_decrease / -slope, longest)
 
     def search(

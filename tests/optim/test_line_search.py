@@ -38,10 +38,16 @@ def test_an_uphill_direction_ends_without_a_step(start):
 
 
 def test_the_first_step_repeats_the_last_decrease_but_never_leaves_the_ball():
-    search = LineSearch(optimism=1.5, first_length=0.5)
-    assert search.first_multiplier(-4.0, 2.0, 0.0) == 0.25
-    assert search.first_multiplier(-4.0, 2.0, 0.1) == pytest.approx(1.5 * 2 * 0.1 / 4)
-    assert search.first_multiplier(-4.0, 2.0, 1e9) == 0.25
+    search = LineSearch(optimism=1.5, longest_length=0.5)
+    assert search.first_multiplier(-4.0, 2.0, 0.0, 100.0) == 0.25
+    assert search.first_multiplier(-4.0, 2.0, 0.1, 100.0) == pytest.approx(1.5 * 2 * 0.1 / 4)
+    assert search.first_multiplier(-4.0, 2.0, 1e9, 100.0) == 0.25
+
+
+def test_the_very_first_step_promises_no_more_than_a_part_of_the_cost():
+    search = LineSearch(first_fall=0.4)
+    assert search.first_multiplier(-4.0, 2.0, 0.0, 1.0) == pytest.approx(0.1)
+    assert search.first_multiplier(-4.0, 2.0, 0.0, 0.0) == 0.25
 
 
 def test_a_rejected_step_contracts_to_the_least_of_a_parabola_within_limits():
@@ -59,7 +65,8 @@ def test_a_rejected_step_contracts_to_the_least_of_a_parabola_within_limits():
         {"least_contraction": 0.6},
         {"most_contraction": 1.0},
         {"optimism": 0.0},
-        {"first_length": -1.0},
+        {"first_fall": -1.0},
+        {"longest_length": 0.0},
         {"max_trials": 0},
     ],
 )
