@@ -72,8 +72,7 @@ def product_on(
     def product() -> None:
         for block in blocks:
             out = block.fresh("w")
-            np.multiply(block.values, shift, out=out)
-            add_local(block, factors, factors, weights, block.values, out)
+            add_local(block, factors, factors, weights, block.values, out, shift)
             add_crossing(block, factors, weights, crossing_sums(block, factors, block.values), out)
 
     return product

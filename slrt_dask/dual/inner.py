@@ -136,7 +136,6 @@ class ConjugateGradient(Overlapping):
             r[:] = self._right_hand_side(block)
             return self._sweep(block, r, total)
         x[:] = block.vector(self.start)
-        np.multiply(x, self.shift, out=block.fresh("w"))
         sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
         return sums, np.zeros(4)
 
@@ -155,7 +154,7 @@ class ConjugateGradient(Overlapping):
         add_crossing(block, self.factors, self.weights, message.sums, w)
         vectors.conjugate_step(
             block.changing(self.solution), block.changing("r"), block.changing("p"),
-            block.changing("s"), w, message.alpha, message.beta, self.shift,
+            block.changing("s"), w, message.alpha, message.beta,
         )  # fmt: skip
 
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
@@ -164,15 +163,14 @@ class ConjugateGradient(Overlapping):
         sums = empty_sums(block, self.factors) if total is None else total[0]
         assert message.sums is not None
         rr = sweeps.crossing_step(
-            index.rows[mode], index.fibres[mode], message.sums, self.factors.padded[mode],
-            lanes_for(self.factors.width(mode)), self.weights[mode],
+            index.starts, index.rows[mode], index.fibres[mode], message.sums,
+            self.factors.padded[mode], lanes_for(self.factors.width(mode)), self.weights[mode],
             block.changing(self.solution), block.changing("r"), block.changing("p"),
-            block.changing("s"), block.changing("w"), message.alpha, message.beta, self.shift, sums,
+            block.changing("s"), block.vector("w"), message.alpha, message.beta, sums,
         )  # fmt: skip
         return self._swept(sums, rr, total)
 
     def _sweep(self, block: Block, r: Vector, total: Sums | None) -> Sums:
-        np.multiply(r, self.shift, out=block.fresh("w"))
         sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
         return self._swept(sums, vectors.dot(r, r), total)
 
@@ -183,12 +181,14 @@ class ConjugateGradient(Overlapping):
     def follow(
         self, block: Block, message: Round, rest: NDArray[np.float64] | None
     ) -> NDArray[np.float64]:
-        """The local modes' part of w = A r; the slab mode's part has to be summed first."""
+        """w = A r, but for the slab mode's part, which has to be summed first."""
         scalars = np.zeros(4)
         begins = message.phase == "begin" and self.start is not None
         if begins or (message.phase in SWEEPING and self.max_iterations > 0):
-            swept, w = block.vector(self.solution if begins else "r"), block.changing("w")
-            energy = add_local(block, self.factors, self.factors, self.weights, swept, w)
+            swept, w = block.vector(self.solution if begins else "r"), block.fresh("w")
+            energy = add_local(
+                block, self.factors, self.factors, self.weights, swept, w, self.shift
+            )
             scalars[1] = 0.0 if begins else energy
         return scalars if rest is None else rest + scalars
 

@@ -63,9 +63,13 @@ def add_local(
     weights: tuple[float, ...],
     x: Vector,
     out: Vector,
+    shift: float | None = None,
 ) -> float:
-    """out += Σ_{k local} λ_k X ×_k scatter_k gather_kᵀ at the entries; ⟨x, the addition⟩."""
-    index, energy = block.index, 0.0
+    """out += Σ_{k local} λ_k X ×_k scatter_k gather_kᵀ at the entries; ⟨x, the addition⟩.
+
+    shift : if given, out is shift · x before, whatever it was
+    """
+    index, energy, fresh = block.index, 0.0, shift is not None
     if block.tiles:
         gathers, scatters = (
             tuple(factors.padded[mode] for mode in index.local_modes)
@@ -74,6 +78,7 @@ def add_local(
         return tiles.apply_tiles(
             index.starts, index.fibres[index.slab_mode], x, gathers, scatters,
             tuple(weights[mode] for mode in index.local_modes), block.buffers.array, out,
+            fresh, shift or 0.0,
         )  # fmt: skip
     for mode in index.local_modes:
         width = gather.width(mode)
@@ -81,8 +86,9 @@ def add_local(
         energy += apply(
             index.starts, index.rows[mode], index.fibres[mode], x,
             gather.padded[mode], scatter.padded[mode], lanes_for(width),
-            block.buffer(mode, width), weights[mode], out,
+            block.buffer(mode, width), weights[mode], out, fresh, shift or 0.0,
         )  # fmt: skip
+        fresh = False
     return energy
 
 

@@ -94,11 +94,17 @@ def scatter_run(typing_context, x, indices, matrix, first, stop, source, lanes):
 
 
 @intrinsic
-def sample_run(typing_context, x, indices, matrix, first, stop, source, lanes, weight, out):
-    """out[e] += weight * <matrix[indices[e]], source[0]> over a run; <x, what was added>."""
+def sample_run(
+    typing_context, x, indices, matrix, first, stop, source, lanes, weight, out, fresh, shift
+):
+    """out[e] += weight * <matrix[indices[e]], source[0]> over a run; <x, what was added>.
+
+    fresh : whether out is shift · x before, whatever it was
+    """
     signature = types.float64(
-        x, indices, matrix, types.int64, types.int64, source, lanes, types.float64, out
-    )
+        x, indices, matrix, types.int64, types.int64, source, lanes, types.float64, out,
+        types.boolean, types.float64,
+    )  # fmt: skip
 
     def codegen(context, builder, signature, arguments):
         kinds = signature.args
@@ -110,11 +116,20 @@ def sample_run(typing_context, x, indices, matrix, first, stop, source, lanes, w
             row = _row_of(context, builder, kinds[1:3], arguments[1:3], entry)
             product = product_of_rows(builder, load_row(builder, row, lanes), vectors)
             part = builder.fmul(arguments[7], product)
-            total = builder.fadd(_number(context, builder, kinds[8], arguments[8], entry), part)
+            value = _number(context, builder, kinds[0], arguments[0], entry)
+            with builder.if_else(arguments[9]) as (is_fresh, is_not):
+                with is_fresh:
+                    scaled, fresh_end = builder.fmul(arguments[10], value), builder.block
+                with is_not:
+                    held = _number(context, builder, kinds[8], arguments[8], entry)
+                    held_end = builder.block
+            before = builder.phi(ir.DoubleType())
+            before.add_incoming(scaled, fresh_end)
+            before.add_incoming(held, held_end)
+            total = builder.fadd(before, part)
             if kinds[8].dtype == types.float32:
                 total = builder.fptrunc(total, ir.FloatType())
             builder.store(total, entry_pointer(context, builder, kinds[8], arguments[8], entry))
-            value = _number(context, builder, kinds[0], arguments[0], entry)
             builder.store(fused_multiply_add(builder, part, value, builder.load(energy)), energy)
         return builder.load(energy)
 

@@ -51,30 +51,31 @@ def sample(rows, fibres, sums, factor, lanes, weight, out):
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def crossing_step(
-    rows, fibres, sums, factor, lanes, weight, x, r, p, s, w, alpha, beta, shift, new_sums
+    starts, rows, fibres, sums, factor, lanes, weight, x, r, p, s, w, alpha, beta, new_sums
 ):
     """All that an iteration of conjugate gradients does between two local products, in one pass.
 
-    Completes w = A r with a crossing mode's fibre sums (`sample`), makes the step
+    Completes w = A r with the slab mode's fibre sums (`sample`), makes the step
     (`vectors.conjugate_step`), and adds the new residual to new fibre sums (`fibre_sums`). Returns
-    the new ⟨r, r⟩.
+    the new ⟨r, r⟩. In a slice all entries have one row.
     """
     rr = 0.0
-    for e in range(x.size):
-        ahead = fibres[min(e + AHEAD, x.size - 1)]
-        prefetch_row(sums, ahead, lanes)
-        prefetch_row(new_sums, ahead, lanes)
-        product = w[e] + weight * row_product(factor, rows[e], sums, fibres[e], lanes)
-        direction = r[e] + beta * p[e]
-        image = product + beta * s[e]
-        p[e] = direction
-        s[e] = image
-        x[e] += alpha * direction
-        residual = np.float64(r[e] - alpha * image)
-        r[e] = residual
-        w[e] = shift * residual
-        rr += residual * residual
-        add_scaled_row(new_sums, fibres[e], residual, factor, rows[e], lanes)
+    for number in range(starts.size - 1):
+        row = rows[starts[number]]
+        for e in range(starts[number], starts[number + 1]):
+            ahead = fibres[min(e + AHEAD, x.size - 1)]
+            prefetch_row(sums, ahead, lanes)
+            prefetch_row(new_sums, ahead, lanes)
+            product = w[e] + weight * row_product(factor, row, sums, fibres[e], lanes)
+            direction = r[e] + beta * p[e]
+            image = product + beta * s[e]
+            p[e] = direction
+            s[e] = image
+            x[e] += alpha * direction
+            residual = np.float64(r[e] - alpha * image)
+            r[e] = residual
+            rr += residual * residual
+            add_scaled_row(new_sums, fibres[e], residual, factor, row, lanes)
     return rr
 
 
@@ -101,11 +102,14 @@ def _slice_fibre_sums(first, stop, rows, fibres, x, factor, lanes, buffer):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def apply_slices(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out):
+def apply_slices(
+    starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out, fresh, shift
+):
     """out += weight * (X ×_k scatter gatherᵀ) at the entries, slice by slice; ⟨x, what was added⟩.
 
     `gather` and `scatter` are both (n_k, width); they are the same matrix in the operator itself
-    and differ in its derivative.
+    and differ in its derivative. If `fresh`, out is shift · x before, whatever it was: a product
+    that is begun so reads and writes one vector less.
     """
     energy = 0.0
     for s in range(starts.size - 1):
@@ -113,8 +117,9 @@ def apply_slices(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight
         _slice_fibre_sums(first, stop, rows, fibres, x, gather, lanes, buffer)
         for e in range(first, stop):
             part = weight * row_product(scatter, rows[e], buffer, fibres[e], lanes)
-            out[e] += part
-            energy += part * np.float64(x[e])
+            value = np.float64(x[e])
+            out[e] = part + (shift * value if fresh else np.float64(out[e]))
+            energy += part * value
     return energy
 
 
@@ -128,7 +133,7 @@ def _run_stop(fibres, first, end):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def apply_runs(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out):
+def apply_runs(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, out, fresh, shift):
     """The same as `apply_slices` where the entries of every fibre follow each other."""
     energy = 0.0
     for s in range(starts.size - 1):
@@ -136,7 +141,9 @@ def apply_runs(starts, rows, fibres, x, gather, scatter, lanes, buffer, weight, 
         while first < end:
             stop = _run_stop(fibres, first, end)
             gather_run(x, rows, gather, first, stop, buffer, lanes)
-            energy += sample_run(x, rows, scatter, first, stop, buffer, lanes, weight, out)
+            energy += sample_run(
+                x, rows, scatter, first, stop, buffer, lanes, weight, out, fresh, shift
+            )
             first = stop
     return energy
 

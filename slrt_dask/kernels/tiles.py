@@ -35,10 +35,13 @@ def apply_tiles(
     weights: tuple[float, ...],
     room: Room,
     out: NDArray[np.floating[Any]],
+    fresh: bool,
+    shift: float,
 ) -> float:
     """out += Σ_k weight_k (X ×_k scatter_k gather_kᵀ) at the entries; ⟨x, what was added⟩.
 
     gathers, scatters : (n_k, width_k) for each mode of a slice
+    fresh : whether out is shift · x before, whatever it was
     """
     # What came over a wire may be of another kind to the compiler, and all have to be of one.
     gathers = tuple(np.require(matrix, requirements=("C", "A", "W")) for matrix in gathers)
@@ -54,11 +57,17 @@ def apply_tiles(
         left[: widths[0]], right[widths[0] :] = weighted[0].T, weighted[1].T
         sides = left, left[widths[0] :], right, right[: widths[0]]
         return float(
-            _apply_to_matrices(starts, places, x, *gathers, tile, made, *sides, *flat, out)
+            _apply_to_matrices(
+                starts, places, x, *gathers, tile, made, *sides, *flat, out, fresh, shift
+            )
         )
     part = room(("tile", "part"), (math.prod(lengths),), np.float64)
     sums = room(("tile", "sums"), (_most_sums(lengths, widths),), np.float64)
-    return float(_apply_to_tensors(starts, places, x, gathers, weighted, *flat, part, sums, out))
+    return float(
+        _apply_to_tensors(
+            starts, places, x, gathers, weighted, *flat, part, sums, out, fresh, shift
+        )
+    )
 
 
 def tile_bytes(lengths: tuple[int, ...], widths: tuple[int, ...]) -> int:
@@ -83,19 +92,19 @@ def _fill(first, stop, places, x, tile):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, inline="always")
-def _read_off(first, stop, places, x, made, out):
+def _read_off(first, stop, places, x, made, out, fresh, shift):
     energy = 0.0
     for e in range(first, stop):
-        added = made[places[e]]
-        out[e] += added
-        energy += added * np.float64(x[e])
+        added, value = made[places[e]], np.float64(x[e])
+        out[e] = added + (shift * value if fresh else np.float64(out[e]))
+        energy += added * value
     return energy
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def _apply_to_matrices(
     starts, places, x, gather_a, gather_b, tile, made,
-    left, left_sums, right, right_sums, flat_tile, flat_made, out,
+    left, left_sums, right, right_sums, flat_tile, flat_made, out, fresh, shift,
 ):  # fmt: skip
     """Slices of two modes. S_a (G_aᵀ X) + (X G_b) S_bᵀ is one product of two wide matrices.
 
@@ -109,12 +118,14 @@ def _apply_to_matrices(
         np.dot(gather_a.T, tile, right_sums)
         np.dot(gather_b.T, tile.T, left_sums)
         np.dot(left.T, right, made)
-        energy += _read_off(first, stop, places, x, flat_made, out)
+        energy += _read_off(first, stop, places, x, flat_made, out, fresh, shift)
     return energy
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def _apply_to_tensors(starts, places, x, gathers, scatters, tile, made, part, sums, out):
+def _apply_to_tensors(
+    starts, places, x, gathers, scatters, tile, made, part, sums, out, fresh, shift
+):
     """Slices of any number of modes, one after the other."""
     energy = 0.0
     for s in range(starts.size - 1):
@@ -128,7 +139,7 @@ def _apply_to_tensors(starts, places, x, gathers, scatters, tile, made, part, su
             _multiply(gathers[mode], scatters[mode], before, after, tile, part, sums)
             for place in range(made.size):
                 made[place] += part[place]
-        energy += _read_off(first, stop, places, x, made, out)
+        energy += _read_off(first, stop, places, x, made, out, fresh, shift)
     return energy
 
 

@@ -21,10 +21,10 @@ def dot(left, right):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def conjugate_step(x, r, p, s, w, alpha, beta, shift):
+def conjugate_step(x, r, p, s, w, alpha, beta):
     """Advance a conjugate gradient iteration in which w = A r and s = A p; returns ⟨r, r⟩.
 
-    p ← r + βp,  s ← w + βs,  x ← x + αp,  r ← r − αs,  and then w ← shift · r to begin the next
+    p ← r + βp,  s ← w + βs,  x ← x + αp,  r ← r − αs
     """
     rr = 0.0
     for e in range(x.size):
@@ -35,7 +35,6 @@ def conjugate_step(x, r, p, s, w, alpha, beta, shift):
         x[e] += alpha * direction
         residual = r[e] - alpha * image
         r[e] = residual
-        w[e] = shift * residual
         rr += np.float64(residual) * np.float64(residual)
     return rr
 

@@ -213,7 +213,8 @@ def test_products_on_other_entries_are_the_dense_ones(
     if not every_fibre:
         monkeypatch.setattr(prepare, "GENEROUS_FIBRES", 0)
     if tiles:
-        monkeypatch.setattr(sweeps, "apply_slices", None)  # which nobody must need
+        for name in ("apply_slices", "apply_runs"):
+            monkeypatch.setattr(sweeps, name, None)  # which nobody must need
     shape = SHAPES[order]
     dense = random_problem(shape, (2,) * order, fraction=0.1)
     store = store_of(dense.mask, dense.values, parts=2)

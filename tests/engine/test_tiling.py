@@ -106,7 +106,8 @@ def test_tiles_give_the_results_of_entries(
     dense, validation, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=3, slab_mode=1 if streamed else None)
     streaming = Streaming(40, str(tmp_path)) if streamed else None
-    monkeypatch.setattr(operator.sweeps, "apply_slices", None)  # which nobody must need
+    for name in ("apply_slices", "apply_runs"):
+        monkeypatch.setattr(operator.sweeps, name, None)  # which nobody must need
     with LocalEngine(
         store, threads=2, validation=validation, streaming=streaming, tiles=True
     ) as engine:

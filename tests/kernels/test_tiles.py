@@ -20,13 +20,13 @@ def dirty(key, shape, dtype):
     return np.full(shape, np.nan, dtype=dtype)
 
 
-def on_tiles(tensor, gathers, scatters, weights, out, room=dirty):
+def on_tiles(tensor, gathers, scatters, weights, out, room=dirty, fresh=False, shift=np.nan):
     index = tensor.index
     local = index.local_modes
     return apply_tiles(
         index.starts, index.fibres[index.slab_mode], tensor.x,
         tuple(gathers[mode] for mode in local), tuple(scatters[mode] for mode in local),
-        tuple(weights[mode] for mode in local), room, out,
+        tuple(weights[mode] for mode in local), room, out, fresh, shift,
     )  # fmt: skip
 
 
@@ -37,9 +37,21 @@ def by_entries(tensor, gathers, scatters, weights, out):
         buffer = np.zeros((index.buffer_rows[mode], width))
         energy += sweeps.apply_slices(
             index.starts, index.rows[mode], index.fibres[mode], tensor.x, gathers[mode],
-            scatters[mode], lanes_for(width), buffer, weights[mode], out,
+            scatters[mode], lanes_for(width), buffer, weights[mode], out, False, np.nan,
         )  # fmt: skip
     return energy
+
+
+@pytest.mark.parametrize("order", [3, 4])
+def test_a_fresh_product_on_tiles_begins_with_a_multiple_of_the_vector(order):
+    tensor, gathers, scatters, weights = problem(order)
+    out, wanted = np.full_like(tensor.x, np.nan), 0.7 * tensor.x
+    energies = (
+        on_tiles(tensor, gathers, scatters, weights, out, fresh=True, shift=0.7),
+        on_tiles(tensor, gathers, scatters, weights, wanted),
+    )
+    np.testing.assert_allclose(out, wanted, rtol=1e-13)
+    assert energies[0] == pytest.approx(energies[1], rel=1e-13)
 
 
 def problem(order, slab_mode=0, **options):

@@ -41,14 +41,14 @@ def test_squares_of_short_numbers_neither_vanish_nor_overflow(size):
     assert vectors.solution_products(few, few, few) == (wanted,) * 4
 
 
-def test_conjugate_step_is_its_five_recurrences(drawn, dtype):
+def test_conjugate_step_is_its_four_recurrences(drawn, dtype):
     x, r, p, s, w = (vector.copy() for vector in drawn)
-    rr = vectors.conjugate_step(x, r, p, s, w, 0.3, 0.8, 0.25)
+    rr = vectors.conjugate_step(x, r, p, s, w, 0.3, 0.8)
     old_x, old_r, old_p, old_s, old_w = (vector.astype(np.float64) for vector in drawn)
     new_p, new_s = old_r + 0.8 * old_p, old_w + 0.8 * old_s
     new_r = old_r - 0.3 * new_s
     assert rr == pytest.approx(new_r @ new_r, rel=10 * TOLERANCE[dtype])
-    wanted = (old_x + 0.3 * new_p, new_r, new_p, new_s, 0.25 * new_r)
+    wanted = (old_x + 0.3 * new_p, new_r, new_p, new_s, old_w)
     for found, value in zip((x, r, p, s, w), wanted, strict=True):
         np.testing.assert_allclose(found, value, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
