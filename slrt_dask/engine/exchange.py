@@ -26,6 +26,8 @@ FAN_IN = 4
 
 Letter = tuple[int, int, str, int]
 """What a part is: run, round, its kind, such as "sum", and the number of the worker it is from."""
+Arrival = Callable[[], object] | None
+"""Waits until a part that was sent has arrived, and raises if it never will; None if it has."""
 
 
 class Mailbox:
@@ -88,6 +90,10 @@ class Exchange(ABC):
     def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
         """Begin to add up all workers' parts; the call returned waits for the sum, everywhere."""
 
+    @abstractmethod
+    def settle(self) -> None:
+        """Wait until all that was sent has arrived."""
+
 
 class Alone(Exchange):
     """There are no others."""
@@ -103,18 +109,24 @@ class Alone(Exchange):
     def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
         return lambda: part
 
+    def settle(self) -> None:
+        """Nothing was sent."""
+
 
 class TreeExchange(Exchange):
     """One worker's place in the tree during one run.
 
     place : its number; the root's is 0
     send : gives a part to the worker of a number
+
+    Nobody waits for a message to arrive before going on: whoever made it, or passed it on, has
+    work to do in the meantime.
     """
 
     def __init__(
         self,
         mailbox: Mailbox,
-        send: Callable[[int, Letter, Any], None],
+        send: Callable[[int, Letter, Any], Arrival],
         run: int,
         place: int,
         workers: int,
@@ -125,21 +137,29 @@ class TreeExchange(Exchange):
         first = FAN_IN * place + 1
         self._children = range(first, min(first + FAN_IN, workers))
         self._round = 0
+        self._arrivals: list[Arrival] = []
 
     def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
         return self._up("sum", combine, part)
 
     def spread(self, message: Any) -> Any:
-        message = self._down("message", message)
+        self.settle()
+        message, self._arrivals = self._down("message", message)
         self._round += 1
         return message
+
+    def settle(self) -> None:
+        arrivals, self._arrivals = self._arrivals, []
+        _wait_for(arrivals)
 
     def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
         done: Future[Any] = Future()
 
         def travel() -> None:
             try:
-                done.set_result(self._down("shared", self._up("early sum", combine, part)))
+                total, arrivals = self._down("shared", self._up("early sum", combine, part))
+                _wait_for(arrivals)
+                done.set_result(total)
             except BaseException as error:
                 done.set_exception(error)
 
@@ -151,16 +171,22 @@ class TreeExchange(Exchange):
         for child in self._children:
             part = combine(part, self._mailbox.take((self._run, self._round, kind, child)))
         if not self.is_root:
-            self._send(self._parent, (self._run, self._round, kind, self._place), part)
+            _wait_for([self._send(self._parent, (self._run, self._round, kind, self._place), part)])
         return part
 
-    def _down(self, kind: str, part: Any) -> Any:
+    def _down(self, kind: str, part: Any) -> tuple[Any, list[Arrival]]:
+        """The root's part, and what waits until it has arrived further down."""
         letter = (self._run, self._round, kind, self._parent)
         if not self.is_root:
             part = self._mailbox.take(letter)
-        for child in self._children:
-            self._send(child, (*letter[:3], self._place), part)
-        return part
+        own = (*letter[:3], self._place)
+        return part, [self._send(child, own, part) for child in self._children]
+
+
+def _wait_for(arrivals: list[Arrival]) -> None:
+    for arrived in arrivals:
+        if arrived is not None:
+            arrived()
 
 
 class TimedExchange(Exchange):
@@ -180,6 +206,10 @@ class TimedExchange(Exchange):
     def spread(self, message: Any) -> Any:
         with self._timed():
             return self._exchange.spread(message)
+
+    def settle(self) -> None:
+        with self._timed():
+            self._exchange.settle()
 
     def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
         wait = self._exchange.share(combine, part)

@@ -120,6 +120,7 @@ def run_rounds(program: Program, contribute: Contribute, exchange: Exchange | No
         heard = others.spread(Finished(None) if done else program.sent(message))
         if isinstance(program, Overlapping) and not isinstance(heard, Finished):
             heard = program.told(heard, total[0])
+    others.settle()
     return message.outcome if others.is_root else None
 
 

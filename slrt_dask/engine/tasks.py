@@ -17,7 +17,15 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
 
 from slrt_dask.engine.assignment import Assignment
-from slrt_dask.engine.exchange import Alone, Exchange, Letter, Mailbox, TimedExchange, TreeExchange
+from slrt_dask.engine.exchange import (
+    Alone,
+    Arrival,
+    Exchange,
+    Letter,
+    Mailbox,
+    TimedExchange,
+    TreeExchange,
+)
 from slrt_dask.engine.neighbours import Inbox, Outbox, OutOfSight, Parcel
 from slrt_dask.engine.program import HandOver, Program, run_rounds
 from slrt_dask.engine.share import Share
@@ -190,29 +198,36 @@ def _handler(worker: Any) -> Callable[..., Coroutine[Any, Any, str]]:
 
 def _send(
     worker: Any, plugin: SharePlugin, workers: tuple[str, ...], to: int, letter: Letter, part: Any
-) -> None:
-    """Give a part to another worker, and wait until that has it."""
+) -> Arrival:
+    """Give a part to another worker: at once through memory, or else on its way from now on."""
     peer = workers[to]
-    deliver = partial(_deliver, worker, peer, plugin.name, letter)
-    answer = UNSEEN
+    deliver = partial(_delivered, worker, peer, plugin.name, letter)
     if peer not in plugin.strangers:
         with plugin.outbox.holding(part) as parcel:
-            answer = UNSEEN if parcel is None else deliver(None, parcel)
-            if parcel is not None and answer == UNSEEN:
+            if parcel is not None:
+                if deliver(None, parcel)():
+                    return None
                 plugin.strangers.add(peer)
-    if answer == UNSEEN:
-        answer = deliver(part, None)
-    if answer != KEPT:
-        raise StateLost(f"the worker {peer} does not hold its part of the problem any more")
+    return deliver(part, None)
 
 
-def _deliver(
+def _delivered(
     worker: Any, peer: str, name: str, letter: Letter, part: Any, parcel: Parcel | None
-) -> str:
-    try:
-        return _on_event_loop(worker, _calling(worker, peer, name, letter, part, parcel))
-    except (OSError, TimeoutError) as error:
-        raise StateLost(f"the worker {peer} cannot be reached ({error})") from error
+) -> Callable[[], bool]:
+    """Send a part; the call returned waits for the answer: whether it could be seen there."""
+    calling = _calling(worker, peer, name, letter, part, parcel)
+    answering = asyncio.run_coroutine_threadsafe(calling, worker.loop.asyncio_loop)
+
+    def seen() -> bool:
+        try:
+            answer = answering.result()
+        except (OSError, TimeoutError) as error:
+            raise StateLost(f"the worker {peer} cannot be reached ({error})") from error
+        if answer == GONE:
+            raise StateLost(f"the worker {peer} does not hold its part of the problem any more")
+        return answer == KEPT
+
+    return seen
 
 
 async def _calling(
