@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from kernels import CUBE, CUBE_ENTRIES, CUBE_RANKS, product_on
-from measuring import Row, in_turns
+from kernels import CUBE, CUBE_ENTRIES, CUBE_RANKS, LARGE, LARGE_ENTRIES, product_on
+from measuring import Row, in_turns, spinning
 
 import slrt_dask as slrt
 from slrt_dask.data import from_batches, low_rank_observations
@@ -23,6 +23,7 @@ from slrt_dask.dual.operator import Factors
 from slrt_dask.engine.local import LocalEngine
 
 ITERATIONS = 20
+WEIGHTS = (1.0, 1.0, 1.0)
 FIRST_FIT = """
 import time, sys
 began = time.perf_counter()
@@ -69,25 +70,49 @@ def kernels_timed() -> Iterator[list[float]]:
 
 
 def rows(directory: Path) -> list[Row]:
-    batches = low_rank_observations(CUBE, CUBE_RANKS, CUBE_ENTRIES, seed=0)
-    store = from_batches(directory / "engine", batches, CUBE)
-    return [*_solves(store), *_starting(directory / "engine"), *_digits(directory)]
+    small, large = (
+        from_batches(
+            directory / name, low_rank_observations(shape, CUBE_RANKS, entries, seed=0), shape
+        )
+        for name, shape, entries in (
+            ("engine", CUBE, CUBE_ENTRIES),
+            ("large", LARGE, LARGE_ENTRIES),
+        )
+    )
+    threads = [_threads(small, 20), _threads(large, 3)]
+    return [*threads, *_solves(small), *_starting(directory / "engine"), *_digits(directory)]
+
+
+def _factors(store: slrt.ObservationStore) -> Factors:
+    generator = np.random.default_rng(0)
+    lengths = zip(store.shape, CUBE_RANKS, strict=True)
+    return Factors.of(tuple(generator.standard_normal((n, r)) / n for n, r in lengths))
+
+
+def _solver(engine: LocalEngine, iterations: int = ITERATIONS) -> Callable[[], Any]:
+    store = engine.store
+    program = ConjugateGradient(
+        _factors(store), WEIGHTS, store.slab_mode, 1e-6, "solution", None, None, 0.0, iterations
+    )
+    return lambda: engine.run(program)
+
+
+def _threads(store: slrt.ObservationStore, iterations: int) -> Row:
+    """Two threads against one, beside two that only add numbers in their own caches."""
+    with LocalEngine(store, threads=1) as one, LocalEngine(store, threads=2) as two:
+        solves = (_solver(engine, iterations) for engine in (one, two))
+        single, both, alone, beside = in_turns(*solves, spinning(1), spinning(2), repeats=15)
+    return Row(
+        f"inner solve of {store.nnz:,} entries, two threads",
+        f"{single / both:.2f} × one thread",
+        f"{1e3 * both / iterations:.1f} ms an iteration; two threads that only add numbers in "
+        f"their own caches do {2 * alone / beside:.2f} × the work of one",
+    )
 
 
 def _solves(store: slrt.ObservationStore) -> list[Row]:
-    generator = np.random.default_rng(0)
-    lengths = zip(CUBE, CUBE_RANKS, strict=True)
-    factors = Factors.of(tuple(generator.standard_normal((n, r)) / n for n, r in lengths))
-    weights = (1.0, 1.0, 1.0)
-
-    def solver(engine: LocalEngine) -> Callable[[], Any]:
-        program = ConjugateGradient(
-            factors, weights, store.slab_mode, 1e-6, "solution", None, None, 0.0, ITERATIONS
-        )
-        return lambda: engine.run(program)
-
     with LocalEngine(store, threads=1) as one:
-        solve = solver(one)
+        solve = _solver(one)
         shares = []
         for _ in range(8):
             with kernels_timed() as seconds:
@@ -95,13 +120,9 @@ def _solves(store: slrt.ObservationStore) -> list[Row]:
                 solve()
                 shares.append(1.0 - sum(seconds) / (time.perf_counter() - began))
         outside = float(np.median(shares[1:]))
-        alone, bare = in_turns(solve, product_on(one, factors, weights, 1e-6), repeats=7)
-    with LocalEngine(store, threads=1) as one, LocalEngine(store, threads=2) as two:
-        single, both = in_turns(solver(one), solver(two), repeats=15)
+        product = product_on(one, _factors(store), WEIGHTS, 1e-6)
+        alone, bare = in_turns(solve, product, repeats=7)
     return [
-        Row(
-            "inner solve, two threads", f"{single / both:.2f} × one thread", f"{1e3 * both:.0f} ms"
-        ),
         Row(
             f"orchestration of one partition of {CUBE_ENTRIES:,} entries",
             f"{100 * outside:.1f} % of an inner solve",

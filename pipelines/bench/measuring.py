@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from numba import njit
 
 REPEATS = 15
 TRIAD_NUMBERS = 20_000_000
+SPIN_NUMBERS = 2048
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,25 @@ def in_turns(*sides: Callable[[], object], repeats: int = REPEATS) -> list[float
             side()
             seconds.append(time.perf_counter() - began)
     return [statistics.median(seconds) for seconds in times]
+
+
+@njit(nogil=True, fastmath=True)
+def _spin(numbers, times):
+    total = 0.0
+    for _ in range(times):
+        for place in range(numbers.size):
+            total += numbers[place] * numbers[place]
+    return total
+
+
+def spinning(threads: int, times: int = 40_000) -> Callable[[], object]:
+    """A call in which threads add up products, each in a core's own cache: what the machine gives.
+
+    Every thread does the same work, so two would take as long as one.
+    """
+    pool = ThreadPoolExecutor(threads)
+    parts = [np.ones(SPIN_NUMBERS) for _ in range(threads)]
+    return lambda: list(pool.map(lambda numbers: _spin(numbers, times), parts))
 
 
 @njit(nogil=True)

@@ -1,7 +1,8 @@
 """Time to a test error on Indian Pines, a tenth observed: ours, tensorly, pyttb, plain sweeps.
 
-All have the same observations, the same test entries and both cores. Each tool has a small and a
-large setting, chosen by hand for this cube: whichever is first counts. The time in which errors of
+All have the same observations, the same test entries and both cores. Each tool has small and large
+settings, chosen by hand for this cube: whichever is first counts. The first of ours is the one that
+the method's reference code was measured with. The time in which errors of
 the others are taken is not theirs.
 """
 
@@ -29,9 +30,13 @@ OUR_SETTINGS: dict[str, dict[str, Any]] = {
     "ranks (10, 10, 5)": {
         "ranks": (10, 10, 5), "C": 1000.0, "lambdas": (1.0, 1.0, 1.0), "max_iterations": 20,
     },
-    "ranks (30, 30, 10)": {
-        "ranks": (30, 30, 10), "C": 1.0, "lambdas": (300.0, 300.0, 9000.0), "center": True,
-        "max_iterations": 25,
+    "ranks (10, 10, 8)": {
+        "ranks": (10, 10, 8), "C": 1.0, "lambdas": (100.0, 100.0, 1000.0), "center": True,
+        "max_iterations": 20,
+    },
+    "ranks (20, 20, 15)": {
+        "ranks": (20, 20, 15), "C": 1.0, "lambdas": (100.0, 100.0, 3000.0), "center": True,
+        "max_iterations": 20,
     },
 }  # fmt: skip
 PEER_RANKS = (15, 50)
@@ -207,8 +212,8 @@ def _until_reached(run: Callable[[], Any]) -> None:
 def everything() -> list[Course]:
     task = Task.indian_pines()
     # Compiled code is loaded, or made, by a fit that does not count.
-    ours(task, "", {**OUR_SETTINGS["ranks (10, 10, 5)"], "max_iterations": 1})
-    ours(task, "", {**OUR_SETTINGS["ranks (30, 30, 10)"], "max_iterations": 1})
+    for settings in OUR_SETTINGS.values():
+        ours(task, "", {**settings, "max_iterations": 1})
     courses = [ours(task, name, settings) for name, settings in OUR_SETTINGS.items()]
     courses += [tensorly(task, rank) for rank in PEER_RANKS]
     return courses + [pyttb(task, rank) for rank in PEER_RANKS]
