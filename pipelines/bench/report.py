@@ -51,7 +51,8 @@ def draw_courses(courses: list[Course]) -> None:
     figure, (axis,) = _panels(1, "test RMSE, Indian Pines")
     colours = {"slrt-dask": "C0", "tensorly": "C1", "pyttb": "C2"}
     for course in courses:
-        style = "-" if course.setting.endswith(("15)", "50")) else "--"
+        ends = course.setting[-3:].strip()
+        style = {"15)": "-", "50": "-", "5)": ":"}.get(ends, "--")
         name = f"{course.tool}, {course.setting}"
         axis.plot(course.seconds, course.errors, style, color=colours[course.tool], label=name)
     axis.set(xscale="log", yscale="log", ylim=(0.014, 0.1), xlabel="seconds, two cores")
