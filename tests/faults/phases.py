@@ -22,6 +22,7 @@ ON_SHARES = {
 PROGRAMS = {
     "number": "loading",
     "norm": "loading",
+    "moments": "loading",
     "rows": "gradient",
     "solve": "inner solve",
     "write-sums": "result",
