@@ -113,8 +113,10 @@ def minimise(
             stage = replace(stage, chosen=stage.chosen or back is not None)
             reason = back or stage.reason(state, seconds)
             if reason is not None or _is_due(state, certify_every):
-                on_the_way = reason is None and grow is None
-                certified = certify(problem, method, state, stage, reason is None, on_the_way)
+                rough = reason is None
+                certified = certify(
+                    problem, method, state, stage, rough=rough, as_it_is=rough and grow is None
+                )
                 if back is None and stage.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
             if told:  # a resumed state: what its certificate took was counted with its own row
@@ -149,6 +151,7 @@ def certify(
     method: Method[StateType],
     state: StateType,
     rules: StopRules,
+    *,
     rough: bool = False,
     as_it_is: bool = False,
 ) -> Certified:
