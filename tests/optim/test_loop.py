@@ -201,3 +201,20 @@ def test_states_are_frozen(method):
     state = method.init(problem, start_of(problem))
     with pytest.raises(dataclasses.FrozenInstanceError):
         state.iteration = 3
+
+
+def test_a_gap_that_is_wide_open_is_told_without_a_tighter_solve(shape, method):
+    rules = dataclasses.replace(SHORT, gap_tolerance=1e-6, max_iterations=4)
+    often, seldom = (
+        minimise(truncated(shape), method, start_of(truncated(shape)), rules, certify_every=every)
+        for every in (1, 100)
+    )
+    certified = [row for row in often.records[:-1] if row.relative_gap is not None]
+    assert certified
+    for row, other in zip(often.records[:-1], seldom.records[:-1], strict=True):
+        assert row.cost == other.cost
+        if row.relative_gap is not None and row.relative_gap > 0.1:
+            assert row.inner_iterations == other.inner_iterations
+    # In the end, when it is promised, the gap is told as well as the solve can tell it.
+    assert often.records[-1].inner_iterations == seldom.records[-1].inner_iterations
+    assert often.certificate == seldom.certificate
