@@ -34,7 +34,7 @@ EXIT_DOES_NOT_FIT = 1
 EXIT_INTERRUPTED = 130
 
 
-@click.command()
+@click.command(short_help="Say what a fit would need, and whether that fits.")
 @click.argument("store", type=DIRECTORY)
 @click.option(
     "--ranks", type=WHOLE_NUMBERS, required=True, metavar="R,R,…", help="One rank per mode."
@@ -104,7 +104,9 @@ def plan(
     click.echo("This fits.")
 
 
-@click.command(cls=CentringCommand)
+@click.command(
+    cls=CentringCommand, short_help="Complete a tensor; ranks and C are searched for if left out."
+)
 @click.argument("store", type=DIRECTORY, required=False)
 @fit_options
 @constraint_options
@@ -167,7 +169,7 @@ def fit(
     _tell(done, request.run)
 
 
-@click.command()
+@click.command(short_help="Go on with a fit that was stopped or killed.")
 @click.argument("run", type=DIRECTORY)
 @run_options
 @computing_options

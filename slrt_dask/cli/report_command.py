@@ -8,7 +8,7 @@ from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.options import DIRECTORY, WHOLE_NUMBERS, common_options
 
 
-@click.command()
+@click.command(short_help="Write a page about a run, to be opened in a browser.")
 @click.argument("run", type=DIRECTORY)
 @click.option(
     "-o",

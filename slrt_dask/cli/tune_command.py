@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from slrt_dask.tuning.tuning import Tuning
 
 
-@click.command(cls=CentringCommand)
+@click.command(
+    cls=CentringCommand, short_help="Search for ranks and weights, and show what was tried."
+)
 @click.argument("store", type=DIRECTORY)
 @click.option("--ranks", type=WHOLE_NUMBERS_OR_AUTO, metavar="R,R,…|auto", default=AUTO,
               help="Ranks to keep; searched for if left out.")  # fmt: skip
