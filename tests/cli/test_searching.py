@@ -27,8 +27,8 @@ def test_a_fit_with_nothing_but_a_store_finds_its_settings(run_command, store, t
     )
     assert said.exit_code == 0, said.stderr
     table = json.loads((tmp_path / "run" / "search.json").read_text())["tried"]
-    lines = [line for line in said.stderr.splitlines() if line.startswith("ranks ")]
-    assert len(lines) == len(table)
+    lines = [line for line in said.stderr.splitlines() if line.startswith("trial ")]
+    assert [int(line.split()[1]) for line in lines] == list(range(1, len(table) + 1))
     done = slrt_dask.load_completion(tmp_path / "run")
     assert f"ranks {done.ranks}" in "\n".join(lines)
     assert f"settings     {done.records[0].event}" in said.stdout
@@ -170,13 +170,14 @@ def test_there_must_be_something_to_search_for(run_command, store):
 
 def test_certified_ranks_grow_up_to_what_is_allowed(run_command, store, tmp_path):
     said = run_command(
-        "fit", store.path, "--ranks", "certified", "--max-ranks", "2,3,2", "--C", "0.05",
+        "fit", store.path, "--ranks", "certified", "--max-ranks", "2,3,2", "--C", "5",
         "--run", tmp_path / "run", "--threads", "1", "--quiet",
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
     done = slrt_dask.load_completion(tmp_path / "run")
     assert done.records[0].ranks == (1, 1, 1)
     assert all(rank <= most for rank, most in zip(done.ranks, (2, 3, 2), strict=True))
+    assert f"ranks        {done.ranks}, grown from (1, 1, 1)\n" in said.stdout
 
 
 def test_an_interrupted_search_says_how_to_go_on_and_does(
