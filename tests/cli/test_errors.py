@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from slrt_dask import errors
 from slrt_dask.cli import index_files
+from slrt_dask.cli.computing import _limit_suspected
+from slrt_dask.cli.fit_commands import _tell_of_idle_workers
 from tests.cli.conftest import FIT
 
 ERRORS = [
@@ -173,6 +176,25 @@ def test_an_unreachable_scheduler_is_a_sentence(run_command, store, monkeypatch)
     assert said.exit_code == 1
     assert is_one_sentence(said.stderr)
     assert "no scheduler answers at tcp://127.0.0.1:1" in said.stderr
+
+
+def test_workers_that_are_gone_are_blamed_on_the_memory_limit_that_was_given():
+    for limit, words in (("10MB", "--memory-limit 10MB"), (None, "the cluster has no worker")):
+        with pytest.raises(errors.NoWorkers, match=words), _limit_suspected(limit):
+            raise errors.NoWorkers("the cluster has no worker; start one")
+
+
+def test_workers_without_a_partition_are_told_of_in_one_line(thread_client, store, capsys):
+    partitions = len(store.partitions)
+    _tell_of_idle_workers(store, thread_client)
+    assert partitions >= 3
+    assert capsys.readouterr().err == ""
+    alone = SimpleNamespace(partitions=store.partitions[:1], nnz=100)
+    _tell_of_idle_workers(alone, thread_client)
+    said = capsys.readouterr().err
+    assert said.startswith("1 of 3 workers has work to do")
+    assert "--partition-entries 34" in said
+    assert said.count("\n") == 1
 
 
 def test_indices_of_a_tensor_are_read_in_blocks(tmp_path, monkeypatch):
