@@ -124,7 +124,7 @@ def predict(
     def predicted(progress: Progress | None) -> Iterator[Block]:
         nonlocal unsupported
         done = 0
-        for places in read_indices(indices, order):
+        for places in read_indices(indices, completion.shape):
             tell(progress, "predict", done, None)
             values = completion.predict(places)
             unsupported += count_unsupported(completion, places, values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 
@@ -180,6 +181,10 @@ def test_certified_ranks_grow_up_to_what_is_allowed(run_command, store, tmp_path
     assert f"ranks        {done.ranks}, grown from (1, 1, 1)\n" in said.stdout
 
 
+def words_of_an_interrupt(said):
+    return [line for line in said.stderr.splitlines() if re.match("(error: )?interrupted", line)]
+
+
 def test_an_interrupted_search_says_how_to_go_on_and_does(
     run_command, store, tmp_path, monkeypatch
 ):
@@ -199,10 +204,12 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     said = run_command("fit", store.path, *asked, "--run", run)
     assert said.exit_code == 130
     assert f"slrt-dask resume {run} goes on" in said.stderr
+    assert words_of_an_interrupt(said) == ["interrupted"]
     told.clear()
     alone = run_command("tune", store.path, *asked, "--run", tmp_path / "alone")
     assert alone.exit_code == 130
     assert "settings tried so far are kept: the same slrt-dask tune goes on" in alone.stderr
+    assert words_of_an_interrupt(alone) == ["error: interrupted."]
     again = run_command("resume", run, "--threads", "1")
     assert again.exit_code == 0, again.stderr
     table = json.loads((run / "search.json").read_text())["tried"]
