@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +14,11 @@ from numpy.typing import NDArray
 
 from slrt_dask.completion import Completion
 from slrt_dask.data.holding_out import Kind, KindLike, SquaredErrors
+from slrt_dask.data.location import StorePath
 from slrt_dask.data.progress import Progress, tell
-from slrt_dask.data.store import ObservationStore
+from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import InvalidInput
+from slrt_dask.given import given_observations
 from slrt_dask.support import check_support
 
 
@@ -41,7 +46,7 @@ class Scores:
 
 def evaluate(
     completion: Completion,
-    store: ObservationStore,
+    store: ObservationStore | StorePath | Any,
     *,
     peak: float | None = None,
     kind: KindLike = "entries",
@@ -49,14 +54,39 @@ def evaluate(
 ) -> Scores:
     """Compare predictions with a store's observations, a partition at a time.
 
+    store : a store, the path of one, or an array in which NaN is what is not compared
     peak : the signal's largest possible value, for the PSNR; the largest observed if None
     kind : what the store holds: "entries", ("fibres", mode) or ("slices", mode) that were held out
         as a whole; their errors are alike, and the standard error is then larger
     progress : called with ("evaluate", observations compared, observations in all)
     """
+    with _opened(store) as observed:
+        return _scores(completion, observed, peak, kind, progress)
+
+
+@contextlib.contextmanager
+def _opened(given: Any) -> Iterator[ObservationStore]:
+    """The store that was given, or that is at a path, or one made of an array for the time."""
+    if isinstance(given, ObservationStore):
+        yield given
+    elif isinstance(given, str | os.PathLike):
+        yield open_store(given)
+    else:
+        with given_observations(given, None, None) as made:
+            yield made.store
+
+
+def _scores(
+    completion: Completion,
+    store: ObservationStore,
+    peak: float | None,
+    kind: KindLike,
+    progress: Progress | None,
+) -> Scores:
     if completion.shape != store.shape:
         raise InvalidInput(
-            f"the completion has shape {completion.shape}, the store {store.shape}; they must agree"
+            f"the completion has shape {completion.shape}, the observations {store.shape}; they "
+            "must agree"
         )
     together = Kind.of(kind, store.order, store.dimension_names)
     squares, absolutes, energy, largest = SquaredErrors.none(), 0.0, 0.0, 0.0

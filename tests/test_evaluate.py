@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import slrt_dask as slrt
-from slrt_dask.errors import InvalidInput
+from slrt_dask.errors import InvalidInput, SlrtError
 from tests.oracles.dense import random_problem
 
 
@@ -65,3 +65,21 @@ def test_another_shape_is_refused_with_both_shapes(fitted, store_of):
     other = store_of(np.ones((3, 2), dtype=bool), np.ones((3, 2)))
     with pytest.raises(InvalidInput, match=r"\(8, 6, 5\).*\(3, 2\)"):
         slrt.evaluate(fitted[0], other)
+
+
+def test_a_path_and_an_array_score_as_the_store_of_them(fitted):
+    done, test, held, values = fitted
+    expected = slrt.evaluate(done, test)
+    assert slrt.evaluate(done, test.path) == expected
+    scores = slrt.evaluate(done, np.where(held, values, np.nan))
+    assert scores.count == expected.count
+    assert scores.rmse == pytest.approx(expected.rmse, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [(None, "give at least one"), ("nowhere", "check the path"), (np.ones((3, 2)), "must agree")],
+)
+def test_what_cannot_be_scored_is_refused_in_a_sentence(given, words, fitted):
+    with pytest.raises(SlrtError, match=words):
+        slrt.evaluate(fitted[0], given)

@@ -19,11 +19,12 @@ from slrt_dask.cli.completion_command import completion
 from slrt_dask.cli.data_commands import ingest, split
 from slrt_dask.cli.demo_command import demo
 from slrt_dask.cli.fit_commands import fit, plan, resume
-from slrt_dask.cli.interrupts import interrupts_noticed
+from slrt_dask.cli.interrupts import Interrupts, interrupts_noticed
 from slrt_dask.cli.options import DEBUG, common_options
 from slrt_dask.cli.report_command import report
 from slrt_dask.cli.result_commands import evaluate, export, predict
 from slrt_dask.cli.tune_command import tune
+from slrt_dask.cli.wording import in_options
 from slrt_dask.errors import SlrtError
 
 EXIT_ERROR = 1
@@ -39,10 +40,10 @@ class Application(click.Group):
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with interrupts_noticed():
-            return self._invoke(ctx)
+        with interrupts_noticed() as interrupts:
+            return self._invoke(ctx, interrupts)
 
-    def _invoke(self, ctx: click.Context) -> Any:
+    def _invoke(self, ctx: click.Context, interrupts: Interrupts) -> Any:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -52,8 +53,10 @@ class Application(click.Group):
                 raise
             if ctx.meta.get(DEBUG):
                 traceback.print_exception(error, file=sys.stderr)
-            code, sentence = _told(error)
-        click.echo(f"error: {sentence}", err=True)
+            code, sentence = _told(error, self.commands.get(ctx.invoked_subcommand or ""))
+            is_known = isinstance(error, KeyboardInterrupt) and interrupts.told
+        if not is_known:
+            click.echo(f"error: {sentence}", err=True)
         return ctx.exit(code)
 
 
@@ -93,12 +96,15 @@ for command in COMMANDS:
     main.add_command(command)
 
 
-def _told(error: BaseException) -> tuple[int, str]:
-    """The exit code of an error and the sentence that tells of it."""
+def _told(error: BaseException, command: click.Command | None) -> tuple[int, str]:
+    """The exit code of an error and the sentence that tells of it.
+
+    command : the one that was invoked, by whose options arguments are named
+    """
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED, "interrupted."
     if isinstance(error, SlrtError):
-        return EXIT_ERROR, _one_line(error)
+        return EXIT_ERROR, in_options(_one_line(error), command)
     if isinstance(error, OSError):
         return EXIT_ERROR, _one_line(_system_sentence(error))
     if isinstance(error, MemoryError):

@@ -10,7 +10,7 @@ from slrt_dask.cli.options import common_options
 from slrt_dask.issuing import DAYS, make_certificates
 
 
-@click.command()
+@click.command(short_help="Make certificates that keep others out of your cluster.")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
     "--host",

@@ -10,9 +10,16 @@ PROGRAM = "slrt-dask"
 ASKED_BY_THE_SHELL = "_SLRT_DASK_COMPLETE"
 """The variable through which a shell asks the program, as click names it."""
 SHELLS = ("bash", "zsh", "fish")
+MENDED = {
+    # A file in the fpath becomes a function: loaded at the first Tab, called as one at all others.
+    "zsh": ("== loadautofunc ]]", "== (loadautofunc|shfunc) ]]"),
+    # What is told has one comma before the word, and more of them in its description.
+    "fish": ('string split ","', 'string split --max 1 ","'),
+}
+"""What click's script has, and what it has to have instead."""
 
 
-@click.command()
+@click.command(short_help="Print a script with which Tab completes commands.")
 @click.argument("shell", type=click.Choice(SHELLS))
 @common_options
 def completion(shell: str) -> None:
@@ -35,4 +42,5 @@ def completion(shell: str) -> None:
     program = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     assert kind is not None, f"click knows {shell}"
-    click.echo(kind(program, {}, PROGRAM, ASKED_BY_THE_SHELL).source())
+    script = kind(program, {}, PROGRAM, ASKED_BY_THE_SHELL).source()
+    click.echo(script.replace(*MENDED[shell]) if shell in MENDED else script)

@@ -125,8 +125,28 @@ def _started(workers: int, computing: Computing) -> Iterator[Any]:
                 security=security,
                 silence_logs=logging.ERROR,
             )
-        with cluster, Client(cluster) as client:
+        with cluster, Client(cluster) as client, _limit_suspected(computing.memory_limit):
             yield client
+
+
+@contextmanager
+def _limit_suspected(memory_limit: str | None) -> Iterator[None]:
+    """Say that workers which are gone were most likely too large for the limit, if there is one."""
+    from slrt_dask.errors import ClusterLost, NoWorkers
+
+    try:
+        yield
+    except (ClusterLost, NoWorkers) as error:
+        if memory_limit is None:
+            raise
+        from slrt_dask.engine.costs import RUNTIME_BYTES
+        from slrt_dask.engine.plan import readable
+
+        what = "no worker is left" if isinstance(error, NoWorkers) else str(error)
+        raise type(error)(
+            f"{what}; a worker that uses more than --memory-limit {memory_limit} is ended, and "
+            f"needs some {readable(RUNTIME_BYTES)} before it holds anything: raise the limit"
+        ) from error
 
 
 @contextmanager

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slrt_dask.data.store import ObservationStore
 
 
-@click.command()
+@click.command(short_help="Make a store of a file of observations, or of pictures.")
 @click.argument("source", type=FILE)
 @click.argument("store", type=DIRECTORY)
 @click.option(
@@ -94,7 +94,7 @@ def ingest(
     click.echo(summary(made))
 
 
-@click.command()
+@click.command(short_help="Hold out a part of a store, to judge a fit by.")
 @click.argument("store", type=DIRECTORY)
 @click.option(
     "--test", type=float, default=0.1, show_default=True, help="Share of observations to hold out."

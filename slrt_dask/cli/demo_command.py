@@ -11,7 +11,7 @@ import click
 from slrt_dask.cli.options import common_options, is_verbose
 
 
-@click.command()
+@click.command(short_help="See it work on made-up data; nothing else is needed.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -19,7 +19,8 @@ from slrt_dask.cli.options import common_options, is_verbose
     show_default=True,
     help="Directory for the picture.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Another seed, another landscape.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep stores and run in the output directory too.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @common_options

@@ -25,6 +25,7 @@ from slrt_dask.cli.outcomes import outcome
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
+    from slrt_dask.config import FitSettings
     from slrt_dask.data.store import ObservationStore
     from slrt_dask.optim.records import Observer
     from slrt_dask.runs import RunDirectory
@@ -34,7 +35,7 @@ EXIT_DOES_NOT_FIT = 1
 EXIT_INTERRUPTED = 130
 
 
-@click.command()
+@click.command(short_help="Say what a fit would need, and whether that fits.")
 @click.argument("store", type=DIRECTORY)
 @click.option(
     "--ranks", type=WHOLE_NUMBERS, required=True, metavar="R,R,…", help="One rank per mode."
@@ -104,7 +105,9 @@ def plan(
     click.echo("This fits.")
 
 
-@click.command(cls=CentringCommand)
+@click.command(
+    cls=CentringCommand, short_help="Complete a tensor; ranks and C are searched for if left out."
+)
 @click.argument("store", type=DIRECTORY, required=False)
 @fit_options
 @constraint_options
@@ -167,7 +170,7 @@ def fit(
     _tell(done, request.run)
 
 
-@click.command()
+@click.command(short_help="Go on with a fit that was stopped or killed.")
 @click.argument("run", type=DIRECTORY)
 @run_options
 @computing_options
@@ -209,7 +212,7 @@ def _fitted(
 
     store = open_store(request.store)
     held_out = None if request.validation is None else open_store(request.validation)
-    with _watched(store, request.settings.max_iterations, quiet) as observers:
+    with _watched(store, request.settings, client, quiet) as observers:
         return complete(
             store,
             **request.arguments(),
@@ -232,7 +235,7 @@ def _resumed(
 ) -> Completion:
     from slrt_dask.fit import resume as go_on
 
-    with _watched(run.open_store(), run.settings.max_iterations, quiet) as observers:
+    with _watched(run.open_store(), run.settings, client, quiet) as observers:
         return go_on(
             run.path,
             client=client,
@@ -245,14 +248,16 @@ def _resumed(
 
 @contextmanager
 def _watched(
-    store: ObservationStore, max_iterations: int, quiet: bool
+    store: ObservationStore, settings: FitSettings, client: Any, quiet: bool
 ) -> Iterator[list[Observer[Any]]]:
     """Observers that show how far a fit is, while it runs; an interrupt is explained."""
     from slrt_dask.monitor import ProgressObserver
 
-    progress = ProgressObserver(max_iterations)
+    progress = ProgressObserver(settings.max_iterations)
     # the log, when it is shown, has a line for every iteration already
     observers: list[Observer[Any]] = [] if quiet or is_verbose() else [progress]
+    if client is not None and settings.tau is None and not quiet:
+        _tell_of_idle_workers(store, client)
     if observers and sys.stderr.isatty():
         click.echo(f"loading {store.nnz:,} observations", err=True)
     try:
@@ -260,6 +265,20 @@ def _watched(
             yield [*observers, interrupts]
     finally:
         progress.close()
+
+
+def _tell_of_idle_workers(store: ObservationStore, client: Any) -> None:
+    """Say that there are fewer partitions than workers, if so, and what to do about it."""
+    from slrt_dask.engine.placement import cluster_places
+
+    busy, workers = len(store.partitions), len(cluster_places(client))
+    if busy < workers:
+        click.echo(
+            f"{busy} of {workers} workers {'has' if busy == 1 else 'have'} work to do, one for "
+            f"each partition of the store; ingest with --partition-entries "
+            f"{-(-store.nnz // workers)} or fewer to occupy more",
+            err=True,
+        )
 
 
 def _tell(done: Completion, run: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.data.archives import npy_array
 from slrt_dask.errors import InvalidInput, StoreExists, UnsupportedFormat
 
 BLOCK_ENTRIES = 200_000
@@ -23,9 +25,10 @@ READABLE = (".csv", ".tns", ".npy", ".npz")
 WRITABLE = (".csv", ".npy", ".npz")
 
 
-def read_indices(path: str, order: int) -> Iterator[Indices]:
+def read_indices(path: str, shape: tuple[int, ...]) -> Iterator[Indices]:
     """Blocks (K, m) of the indices in a file, counting from 0.
 
+    shape : of the tensor; an index that is not one of it is refused by its place in the file
     A fourth column of a third-order tensor's text file, the value, is not looked at.
     """
     file = Path(path)
@@ -35,8 +38,8 @@ def read_indices(path: str, order: int) -> Iterator[Indices]:
     if not file.is_file():
         raise InvalidInput(f"there is no file {path}; check its name")
     if suffix in (".csv", ".tns"):
-        return _text_blocks(file, order, "," if suffix == ".csv" else None)
-    return _array_blocks(file, order)
+        return _text_blocks(file, shape, "," if suffix == ".csv" else None)
+    return _array_blocks(file, shape)
 
 
 def write_predictions(
@@ -45,7 +48,8 @@ def write_predictions(
     """Write predictions to a new file, which appears when it is whole; returns how many.
 
     `.csv` has the indices and the value, `.npz` arrays indices (K, m) and values (m,), `.npy` the
-    values only. Where blocks have it, the support follows: `support_0` …, or an array (K, m).
+    values only. Where blocks have it, the support follows: `support_` and the mode's name
+    or number, or an array (K, m).
     """
     target = Path(path)
     writers = {".csv": _write_csv, ".npy": _write_npy, ".npz": _write_npz}
@@ -63,7 +67,7 @@ def write_predictions(
     return count
 
 
-def _text_blocks(file: Path, order: int, delimiter: str | None) -> Iterator[Indices]:
+def _text_blocks(file: Path, shape: tuple[int, ...], delimiter: str | None) -> Iterator[Indices]:
     base = 0 if delimiter else 1
     with file.open(encoding="utf-8-sig") as lines:
         first = 1
@@ -73,7 +77,33 @@ def _text_blocks(file: Path, order: int, delimiter: str | None) -> Iterator[Indi
                 rows = rows[1:]
             first += len(block)
             if rows:
-                yield _parsed(file, rows, order, delimiter) - base
+                places = _parsed(file, rows, len(shape), delimiter) - base
+                _check_range(file, "line {}", [row for row, _ in rows], places, shape, base)
+                yield places
+
+
+def _check_range(
+    file: Path,
+    form: str,
+    numbers: Sequence[int],
+    places: Indices,
+    shape: tuple[int, ...],
+    base: int,
+) -> None:
+    """Refuse indices that a tensor of this shape has not.
+
+    form, numbers : what the m places, (K, m), are called;  base : of the file's indices
+    """
+    wrong = (places < 0) | (places >= np.array(shape)[:, None])
+    if not wrong.any():
+        return
+    column = int(np.flatnonzero(wrong.any(axis=0))[0])
+    mode = int(np.flatnonzero(wrong[:, column])[0])
+    raise InvalidInput(
+        f"{form.format(numbers[column])} of {file} has the index {places[mode, column] + base} in "
+        f"mode {mode}, which is out of range for the shape {shape}; give one from {base} to "
+        f"{shape[mode] - 1 + base}"
+    )
 
 
 def _parsed(file: Path, rows: list[tuple[int, str]], order: int, delimiter: str | None) -> Indices:
@@ -117,8 +147,8 @@ def _is_numeric(line: str, delimiter: str) -> bool:
     return True
 
 
-def _array_blocks(file: Path, order: int) -> Iterator[Indices]:
-    array = _loaded(file)
+def _array_blocks(file: Path, shape: tuple[int, ...]) -> Iterator[Indices]:
+    array, order = _loaded(file), len(shape)
     if array.ndim != 2 or order not in array.shape:
         raise InvalidInput(
             f"{file} holds an array of shape {array.shape}; give indices ({order}, m) or (m, "
@@ -128,14 +158,18 @@ def _array_blocks(file: Path, order: int) -> Iterator[Indices]:
     if columns.dtype.kind not in "iu":
         raise InvalidInput(f"{file} holds {columns.dtype}; indices must be whole numbers")
     for start in range(0, columns.shape[1], BLOCK_ENTRIES):
-        yield np.asarray(columns[:, start : start + BLOCK_ENTRIES], dtype=np.int64)
+        places = np.asarray(columns[:, start : start + BLOCK_ENTRIES], dtype=np.int64)
+        numbers = range(start, start + places.shape[1])
+        _check_range(file, "entry {} (from 0)", numbers, places, shape, 0)
+        yield places
 
 
 def _loaded(file: Path) -> NDArray[Any]:
+    if file.suffix.lower() == ".npy":
+        return npy_array(str(file))
+    if not zipfile.is_zipfile(file):
+        raise InvalidInput(f"{file} is not an .npz archive; check it, and its name")
     try:
-        if file.suffix.lower() == ".npy":
-            mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-            return mapped
         with np.load(file, allow_pickle=False) as archive:
             names = archive.files
             for name in ("indices", "coords", *(names if len(names) == 1 else ())):
@@ -152,7 +186,9 @@ def _write_csv(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> i
     with target.open("w", encoding="utf-8") as file:
         for indices, values, support in blocks:
             if count == 0:
-                more = [] if support is None else [f"support_{k}" for k in range(len(names))]
+                # Modes without a name are called index_0 and so on, which is too much here.
+                named = [f"support_{name.removeprefix('index_')}" for name in names]
+                more = [] if support is None else named
                 file.write(",".join([*names, "value", *more]) + "\n")
             columns = [*indices.tolist(), [repr(value) for value in values.tolist()]]
             columns += [] if support is None else support.tolist()

@@ -25,12 +25,14 @@ class Interrupts:
 
     count : how many there were
     lost : whether one landed in a destructor, which discards it: the next record raises it again
+    told : whether the last one was said to have come
     reached : whether there is a record, from which on an interrupted fit ends with a result
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.lost = False
+        self.told = False
         self.reached = False
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
@@ -52,8 +54,10 @@ NOTICING: list[tuple[Interrupts, Say]] = []
 
 
 def _notice(number: int, frame: FrameType | None) -> None:
+    told = any(say is not None for _, say in NOTICING)
     for seen, say in reversed(NOTICING):
         seen.count += 1
+        seen.told = told
         if say is not None:
             say(seen)
     # Not the handler from before: that of a program around this one may end it without a word.

@@ -28,6 +28,7 @@ def outcome(done: Completion, run: str) -> str:
     return "\n".join(
         [
             *settings,
+            *_ranks(done),
             *loss,
             f"certificate  {done.certificate}",
             f"stop         {done.stop_reason.value}",
@@ -39,6 +40,14 @@ def outcome(done: Completion, run: str) -> str:
             f"predict {name} INDICES -o OUT, or export {name} OUT.zarr",
         ]
     )
+
+
+def _ranks(done: Completion) -> list[str]:
+    """The ranks of the answer, unless they are those that the line about a search names."""
+    first = done.records[0].ranks if done.records else done.ranks
+    if done.ranks != first:
+        return [f"ranks        {done.ranks}, grown from {first}"]
+    return [] if is_chosen(done) else [f"ranks        {done.ranks}"]
 
 
 def _took(done: Completion, run: str) -> str:

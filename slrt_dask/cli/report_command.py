@@ -8,7 +8,7 @@ from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.options import DIRECTORY, WHOLE_NUMBERS, common_options
 
 
-@click.command()
+@click.command(short_help="Write a page about a run, to be opened in a browser.")
 @click.argument("run", type=DIRECTORY)
 @click.option(
     "-o",
@@ -45,12 +45,15 @@ def report(
     Example:
       slrt-dask report first -o first.html
     """
-    from slrt_dask.errors import InvalidInput
+    from slrt_dask.data.location import exists, normal_path
+    from slrt_dask.errors import InvalidInput, StoreNotFound
     from slrt_dask.reporting.api import new_page
     from slrt_dask.reporting.api import report as write_report
 
     if modes is not None and len(modes) != 2:
         raise InvalidInput(f"--modes names {len(modes)} modes; give two, such as 0,1")
+    if not exists(place := normal_path(run)):
+        raise StoreNotFound(f"{place} holds neither a run nor a completion; check the path")
     target = new_page(output, overwrite=overwrite)
     pair = None if modes is None else (modes[0], modes[1])
     with computing.connected():

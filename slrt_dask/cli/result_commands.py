@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slrt_dask.data.progress import Progress
 
 
-@click.command()
+@click.command(short_help="Compare predictions with observations, such as held-out ones.")
 @click.argument("run", type=DIRECTORY)
 @click.argument("store", type=DIRECTORY)
 @click.option("--peak", type=float, help="Largest possible value, for PSNR; the largest observed.")
@@ -74,7 +74,7 @@ def evaluate(
         click.echo(resting_on_nothing(scores.unsupported, scores.count, completion))
 
 
-@click.command()
+@click.command(short_help="Predict the entries at the indices in a file.")
 @click.argument("run", type=DIRECTORY)
 @click.argument("indices", type=FILE)
 @click.option("-o", "--output", required=True, metavar="OUT", help="A new .csv, .npy or .npz.")
@@ -124,7 +124,7 @@ def predict(
     def predicted(progress: Progress | None) -> Iterator[Block]:
         nonlocal unsupported
         done = 0
-        for places in read_indices(indices, order):
+        for places in read_indices(indices, completion.shape):
             tell(progress, "predict", done, None)
             values = completion.predict(places)
             unsupported += count_unsupported(completion, places, values)
@@ -139,7 +139,7 @@ def predict(
         click.echo(resting_on_nothing(unsupported, count, completion))
 
 
-@click.command()
+@click.command(short_help="Write the whole completed tensor to a zarr array.")
 @click.argument("run", type=DIRECTORY)
 @click.argument("output", type=DIRECTORY, metavar="OUT.zarr")
 @click.option(

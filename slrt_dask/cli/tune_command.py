@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from slrt_dask.tuning.tuning import Tuning
 
 
-@click.command(cls=CentringCommand)
+@click.command(
+    cls=CentringCommand, short_help="Search for ranks and weights, and show what was tried."
+)
 @click.argument("store", type=DIRECTORY)
 @click.option("--ranks", type=WHOLE_NUMBERS_OR_AUTO, metavar="R,R,…|auto", default=AUTO,
               help="Ranks to keep; searched for if left out.")  # fmt: skip
@@ -129,11 +131,12 @@ def _check_files(output: str | None, plot: str | None) -> None:
 def table(found: Tuning) -> str:
     """All that was tried, from the worst to the best, and what to do with it."""
     from slrt_dask.monitor import describe_trial
+    from slrt_dask.tuning.offsets import WITH_MEAN, WITH_OFFSETS
 
     rows = sorted(found.history, key=lambda tried: -tried.error)
     offsets = found.offsets
     others = sorted(offsets.others if offsets else (), key=lambda tried: -tried.error)
-    what = "with the mean" if offsets and offsets.used else "with offsets per mode"
+    what = WITH_MEAN if offsets and offsets.used else WITH_OFFSETS
     ranks = ",".join(map(str, found.settings.ranks))
     lambdas = ",".join(f"{weight:.6g}" for weight in found.settings.lambdas or ())
     return "\n".join(

@@ -165,6 +165,10 @@ def _copied(stream: IO[bytes], name: str, scratch: str | None) -> NDArray[Any]:
 
 def _mapped(file: IO[bytes], name: str) -> NDArray[Any]:
     """The array in a local file: mapped, so that it need not fit in memory, unless it is small."""
+    begins = file.read(len(np.lib.format.MAGIC_PREFIX))
+    if begins != np.lib.format.MAGIC_PREFIX:
+        raise InvalidInput(f"{name} does not begin as a .npy file does; check it, and its name.")
+    file.seek(0)
     try:
         if os.fstat(file.fileno()).st_size < 2**20:
             small: NDArray[Any] = np.load(file, allow_pickle=False)

@@ -26,6 +26,7 @@ MOSTLY = 0.5
 """The part of what is missing that has to be missing so for it to be the kind of gap, of all that
 would not be missing so by chance; and the part of a fibre or slice that is there if any of it is.
 """
+HERE_AND_THERE = "single entries are missing here and there"
 FEWEST_FIBRES, FEWEST_SLICES = 100, 20
 """With observations, of which some can be held out; fibres are drawn, and might all be spared."""
 
@@ -87,6 +88,11 @@ class Pattern:
         part = empty * cells / self.missing if self.missing else 0.0
         return part, self.nnz / (self.filled_slices[mode] * cells)
 
+    def runs(self, mode: int) -> NDArray[np.int64]:
+        """Lengths of the runs of neighbouring slices without observations, in order."""
+        edges = np.diff(np.concatenate(([0], self.counts[mode] == 0, [0])))
+        return np.flatnonzero(edges == -1) - np.flatnonzero(edges == 1)
+
     def fibre_gaps(self, mode: int) -> tuple[float, float, float]:
         """The same of fibres, slices that are wholly missing aside.
 
@@ -132,11 +138,13 @@ def shape_of_gaps(pattern: Pattern, foreseen: tuple[bool, ...] | None = None) ->
         takes a structure in the mode, low rank alone knows nothing of it. None if none can
     """
     order = len(pattern.shape)
+    if order == 1:
+        return Shape(SINGLY, _of_a_series(pattern))
     slices = [(*pattern.slice_gaps(mode), mode) for mode in range(order)]
     part, full, mode = max(slices)
     if foreseen is not None and any(foreseen):
         part, full, mode = max(gap for gap in slices if foreseen[gap[2]])
-        enough = order > 1 and pattern.filled_slices[mode] >= FEWEST_SLICES
+        enough = pattern.filled_slices[mode] >= FEWEST_SLICES
         if enough and _is_kind(part, full, 0.0):
             why = f"{part:.0%} of what is missing are whole slices of mode {mode}"
             return Shape(Kind(SLICES, mode), why)
@@ -151,7 +159,20 @@ def shape_of_gaps(pattern: Pattern, foreseen: tuple[bool, ...] | None = None) ->
         if _is_kind(part, full, chance) and pattern.fibres[mode] >= FEWEST_FIBRES:
             why = f"{part:.0%} of what is missing are whole fibres of mode {mode}"
             return Shape(Kind(FIBRES, mode), why + unforeseen)
-    return Shape(SINGLY, "single entries are missing here and there" + unforeseen)
+    return Shape(SINGLY, HERE_AND_THERE + unforeseen)
+
+
+def _of_a_series(pattern: Pattern) -> str:
+    """Why single samples are held out of a series, of which nothing larger can be."""
+    runs, missing = pattern.runs(0), pattern.missing
+    by_chance = missing * pattern.nnz / pattern.shape[0]
+    if len(runs) > MOSTLY * by_chance or missing == 0:
+        return HERE_AND_THERE
+    which = "a run of samples is" if len(runs) == 1 else f"{len(runs):,} runs of samples are"
+    return (
+        f"nothing larger can be held out of a series, although {which} missing, up to "
+        f"{runs.max():,} in a row; a run that you hold out yourself, as validation, judges better"
+    )
 
 
 def _is_kind(part: float, full: float, by_chance: float) -> bool:

@@ -23,6 +23,8 @@ from slrt_dask.errors import InvalidInput
 
 # Text takes some ten times the memory of the numbers in it.
 LINES_TOGETHER = 100_000
+OTHER_DELIMITERS = (";", "\t", "|", " ")
+"""That a file may have where a comma was expected, the likeliest first."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ def text_source(path: str, form: TextFormat, shape: tuple[int, ...] | None) -> S
             names = None
     if len(fields) < 2:
         raise InvalidInput(
-            f"line {first} of {path} has {len(fields)} columns, {fields}; give at least one "
-            "index and a value, and check the delimiter."
+            f"line {first} of {path} has one column, {fields[0]!r}; give at least one index and a "
+            "value, or another `delimiter`."
         )
     return Source(
         batches=lambda limit: _batches(path, form, skip, len(fields), limit),
@@ -99,11 +101,23 @@ def _bad_line(
     for row, line in kept:
         fields = _fields(line, form)
         if len(fields) != columns or not all(_is_number(field) for field in fields):
+            indices = "an index" if columns == 2 else f"{columns - 1} indices"
             return InvalidInput(
-                f"line {row} of {path} is {line.strip()!r}; {columns - 1} indices and a value "
-                "were expected, all of them numbers. Correct or remove the line."
+                f"line {row} of {path} is {line.strip()!r}; {indices} and a value were expected, "
+                f"all of them numbers. {_remedy(line, fields, form)}"
             )
     return InvalidInput(f"lines {kept[0][0]} to {kept[-1][0]} of {path} cannot be read as numbers.")
+
+
+def _remedy(line: str, fields: list[str], form: TextFormat) -> str:
+    """What to do about a line that cannot be read."""
+    other = next((mark for mark in OTHER_DELIMITERS if mark in line.strip()), None)
+    if form.delimiter == "," and other is not None:
+        word = {"\t": "a tab", " ": "a space"}.get(other, repr(other))
+        return f"If it is {word} that separates its columns, give that as `delimiter`."
+    if form.delimiter != "," and any(_is_number(field.replace(",", ".", 1)) for field in fields):
+        return "Write decimal points where it has commas."
+    return "Correct or remove the line."
 
 
 def _first_fields(path: str, form: TextFormat) -> tuple[int, list[str]]:

@@ -47,10 +47,18 @@ class WorkerPlan:
             f"(open blocks {readable(needed.observations + needed.state)}, sums "
             f"{readable(needed.fibre_sums)}, linear rows {readable(needed.rows)}, buffers "
             f"{readable(needed.buffers)}, runtime "
-            f"{readable(needed.runtime)}) but may use {readable(limit)}; raise the memory limit, "
-            + ("" if slab_mode is None else f"lower the rank of mode {slab_mode}, ")
-            + "or give each worker fewer threads"
+            f"{readable(needed.runtime)}) but may use {readable(limit)}; {self._remedy(slab_mode)}"
         )
+
+    def _remedy(self, slab_mode: int | None) -> str:
+        if self.needed.runtime >= (self.place.memory_limit or 0):
+            fewer = "" if self.place.address is None else ", or have fewer workers with more each"
+            return (
+                "the runtime alone needs more, whatever the ranks and the observations: raise the "
+                f"memory limit{fewer}"
+            )
+        ranks = "" if slab_mode is None else f"lower the rank of mode {slab_mode}, "
+        return f"raise the memory limit, {ranks}or give each worker fewer threads"
 
 
 @dataclass(frozen=True)
@@ -148,9 +156,13 @@ class Plan:
     def _occupied(self) -> str:
         if len(self.workers) == self.available:
             return str(self.available)
+        some = f"{len(self.workers)} of {self.available}"
+        several = "s" * (self.partitions != 1)
+        if self.slab_mode is None:
+            return f"{some} (there is one for each chunk of offsets)"
         return (
-            f"{len(self.workers)} of {self.available} (the store has {self.partitions} partitions; "
-            f"ingest with smaller ones to occupy more)"
+            f"{some} (the store has {self.partitions} partition{several}; ingest with smaller ones "
+            "to occupy more)"
         )
 
     def _where(self) -> str:

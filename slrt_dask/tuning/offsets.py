@@ -23,6 +23,7 @@ from slrt_dask.tuning.search import Tried
 
 WORTH = 1e-2
 """By what part of itself the error has to fall for offsets to be used."""
+WITH_MEAN, WITH_OFFSETS = "with the mean", "with offsets per mode"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ def chosen_offsets(searching: Searching, most_trials: int) -> tuple[Searching, O
     if not alone.modes < (1.0 - WORTH) * alone.mean:
         return searching, OffsetsChoice(False, errors_alone)
     offsets = _with_modes(searching, alone)
-    offsets = replace(offsets, journal=searching.journal.beside(MODES))
+    journals = searching.journal, searching.journal.beside(MODES)
+    searching = replace(searching, beside=journals[1], centring=WITH_MEAN)
+    offsets = replace(offsets, journal=journals[1], beside=journals[0], centring=WITH_OFFSETS)
     paths = [searching.persistently(most_trials, path_only=True)]
     if time.monotonic() > searching.until and not offsets.journal.tried:
         return searching, OffsetsChoice(False, errors_alone, cut_short=True)

@@ -47,6 +47,8 @@ class Searching:
     until : the time after which nothing more is tried
     events : what befell the search; added to here
     put_off : candidates that there was no time for; added to here
+    beside : the journal of the other centring, where both are tried: trials are numbered in both
+    centring : which of the two this is, in words
     """
 
     divided: Divided
@@ -58,6 +60,8 @@ class Searching:
     journal: Journal
     events: list[str]
     put_off: list[Candidate] = field(default_factory=list)
+    beside: Journal | None = None
+    centring: str = ""
 
     @functools.cached_property
     def begun(self) -> Request:
@@ -164,9 +168,11 @@ class Searching:
             self.journal.leave_out(candidate)
             return counted
         self.journal.keep(tried, now - counted)
-        logger.info("%s", describe_trial(tried))
+        number = len(self.journal.tried) + (len(self.beside.tried) if self.beside else 0)
+        told = replace(tried, number=number, centring=self.centring)
+        logger.info("%s", describe_trial(told))
         for listener in self.listeners:
-            listener(tried)
+            listener(told)
         return now
 
 

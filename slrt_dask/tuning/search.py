@@ -55,6 +55,8 @@ class Tried:
     iterations : how many iterations from its start that was
     point : the factors there, K matrices (n_k, r_k); none are kept where no other can start
     standard_error : of the error
+    number : which trial of its search it was, from 1, for those who are told of it as it ends
+    centring : what was subtracted, for the same, where both the mean and offsets are tried
     """
 
     candidate: Candidate
@@ -64,6 +66,8 @@ class Tried:
     seconds: float
     point: Point
     standard_error: float = math.inf
+    number: int = field(default=0, compare=False)
+    centring: str = field(default="", compare=False)
 
     @property
     def effort(self) -> float:

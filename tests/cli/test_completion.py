@@ -70,3 +70,45 @@ def test_bash_understands_the_script(run_command):
     line = f"{script}\ncomplete -p slrt-dask"
     told = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert told.stdout.strip().endswith("slrt-dask")
+
+
+def test_zsh_script_answers_whether_it_is_being_loaded_or_was(run_command):
+    script = run_command("completion", "zsh").stdout
+    assert "if [[ $zsh_eval_context[-1] == (loadautofunc|shfunc) ]]; then" in script
+
+
+@pytest.fixture
+def program_that_offers(tmp_path):
+    """A directory with a program of our name that gives the answer it is made with."""
+
+    def make(answer):
+        program = tmp_path / "slrt-dask"
+        program.write_text(f"#!/bin/sh\nprintf '{answer}'\n")
+        program.chmod(0o755)
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+def test_every_tab_in_a_new_zsh_is_answered(run_command, program_that_offers):
+    place = program_that_offers(r"plain\nresume\n_\nplain\nreport\n_")
+    (place / "_slrt-dask").write_text(run_command("completion", "zsh").stdout)
+    line = f"""
+        fpath=({place} $fpath); path=({place} $path)
+        compadd() {{ print offered $completions }}; compdef() {{ print registered }}
+        autoload -Uz _slrt-dask; words=(slrt-dask re); CURRENT=2
+        _slrt-dask; _slrt-dask; _slrt-dask; source {place}/_slrt-dask"""
+    told = subprocess.run(["zsh", "-fc", line], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == ["offered resume report"] * 3 + ["registered"]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+def test_fish_shows_descriptions_beyond_their_commas(run_command, program_that_offers):
+    place = program_that_offers(r"plain,tune\tSearch, and show\nplain,export\tWrite\n")
+    (place / "script.fish").write_text(run_command("completion", "fish").stdout)
+    line = (
+        f"set PATH {place} $PATH; source {place}/script.fish; complete --do-complete 'slrt-dask '"
+    )
+    told = subprocess.run(["fish", "-Nc", line], capture_output=True, text=True, check=True)
+    assert sorted(told.stdout.splitlines()) == ["export\tWrite", "tune\tSearch, and show"]

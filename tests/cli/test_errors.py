@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from slrt_dask import errors
-from slrt_dask.cli import index_files
+from slrt_dask import errors, from_array
+from slrt_dask.cli import index_files, main
+from slrt_dask.cli.computing import _limit_suspected
+from slrt_dask.cli.fit_commands import _tell_of_idle_workers
+from slrt_dask.cli.wording import in_options
 from tests.cli.conftest import FIT
 
 ERRORS = [
@@ -31,6 +35,11 @@ def failing(monkeypatch, run_command, fitted, store):
         return run_command(*before, "evaluate", fitted[0], store.path, *flags)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    return from_array(tmp_path_factory.mktemp("series") / "store", np.arange(30.0)).path
 
 
 def is_one_sentence(text):
@@ -104,7 +113,23 @@ def test_an_interrupt_ends_with_exit_code_130(failing):
         (["predict", "RUN", "nowhere.csv", "-o", "found.csv"], "there is no file nowhere.csv"),
         (["predict", "RUN", "bad.csv", "-o", "found.csv"], "line 2 of bad.csv is '1,two,3'"),
         (["predict", "RUN", "short.csv", "-o", "found.csv"], "line 1 of short.csv is '1,2'"),
+        (["predict", "RUN", "far.csv", "-o", "found.csv"], "line 3 of far.csv has the index 8"),
         (["predict", "RUN", "far.csv", "-o", "found.csv"], "out of range"),
+        (["predict", "RUN", "far.tns", "-o", "found.csv"], "line 1 of far.tns has the index 0"),
+        (["predict", "RUN", "far.npy", "-o", "found.csv"], "entry 1 (from 0) of far.npy has"),
+        (["predict", "RUN", "text.npy", "-o", "found.csv"], "does not begin as a .npy file"),
+        (["predict", "RUN", "text.npz", "-o", "found.csv"], "is not an .npz archive"),
+        (["ingest", "text.npy", "new"], "text.npy does not begin as a .npy file does; check it"),
+        (["ingest", "semi.csv", "new"], "If it is ';' that separates its columns, give that as --"),
+        (["ingest", "semi.csv", "new", "--delimiter", ";"], "Write decimal points"),
+        (["report", "nowhere", "-o", "fine.csv"], "nowhere holds neither a run nor a completion"),
+        (["fit", "SERIES", "--ranks", "8", "--C", "1", "--run", "new"], "structure: --hankel 15"),
+        (["fit", "STORE", *FIT, "--patience", "5", "--run", "new"], "needs --validation: give"),
+        (
+            ["fit", "STORE", *FIT, "--center", "modes", "--nonnegative", "--run", "new"],
+            "--center modes takes no constraint",
+        ),
+        (["fit", "STORE", *FIT, "--max-ranks", "5", "--run", "new"], "goes with --ranks certified"),
         (["predict", "RUN", "flat.npy", "-o", "found.csv"], "shape (4,)"),
         (["predict", "RUN", "half.npy", "-o", "found.csv"], "whole numbers"),
         (["predict", "RUN", "fine.csv", "-o", "found.txt"], "unknown ending"),
@@ -113,7 +138,7 @@ def test_an_interrupt_ends_with_exit_code_130(failing):
     ],
 )
 def test_what_the_user_can_mend_is_named(
-    run_command, fitted, store, tmp_path, monkeypatch, arguments, words
+    run_command, fitted, store, series, tmp_path, monkeypatch, arguments, words
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken.zarr").mkdir()
@@ -121,14 +146,19 @@ def test_what_the_user_can_mend_is_named(
         "data.xyz": "",
         "bad.csv": "0,0,0\n1,two,3\n",
         "short.csv": "1,2\n",
-        "far.csv": "0,0,8\n",
+        "far.csv": "0,0,0\n# and\n0,0,8\n",
+        "far.tns": "1 0 1\n",
+        "semi.csv": "0;0;0;1,5\n",
+        "text.npy": "no array",
+        "text.npz": "no arrays",
         "fine.csv": "0,0,0\n",
     }.items():
         (tmp_path / name).write_text(text)
+    np.save("far.npy", np.array([[0, 0], [1, -1], [2, 2]]))
     np.save("flat.npy", np.arange(4))
     np.save("half.npy", np.full((3, 1), 0.5))
     before = sorted(tmp_path.iterdir())
-    places = {"STORE": store.path, "RUN": fitted[0]}
+    places = {"STORE": store.path, "RUN": fitted[0], "SERIES": series}
     said = run_command(*(places.get(argument, argument) for argument in arguments))
     assert said.exit_code == 1, said.output
     assert is_one_sentence(said.stderr), said.stderr
@@ -175,9 +205,43 @@ def test_an_unreachable_scheduler_is_a_sentence(run_command, store, monkeypatch)
     assert "no scheduler answers at tcp://127.0.0.1:1" in said.stderr
 
 
+def test_workers_that_are_gone_are_blamed_on_the_memory_limit_that_was_given():
+    for limit, words in (("10MB", "--memory-limit 10MB"), (None, "the cluster has no worker")):
+        with pytest.raises(errors.NoWorkers, match=words), _limit_suspected(limit):
+            raise errors.NoWorkers("the cluster has no worker; start one")
+
+
+def test_workers_without_a_partition_are_told_of_in_one_line(thread_client, store, capsys):
+    partitions = len(store.partitions)
+    _tell_of_idle_workers(store, thread_client)
+    assert partitions >= 3
+    assert capsys.readouterr().err == ""
+    alone = SimpleNamespace(partitions=store.partitions[:1], nnz=100)
+    _tell_of_idle_workers(alone, thread_client)
+    said = capsys.readouterr().err
+    assert said.startswith("1 of 3 workers has work to do")
+    assert "--partition-entries 34" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("sentence", "said"),
+    [
+        ("use center=True, or none", "use --center, or none"),
+        ("give constraint=Hankel(3, 4)", "give --hankel 3,4"),
+        ("`max_ranks` is 3", "--max-ranks is 3"),
+        ("delimiter=';' is no option of it", "delimiter=';' is no option of it"),
+        ("/data/center=3/C=1.0 is a path", "/data/center=3/C=1.0 is a path"),
+    ],
+)
+def test_arguments_are_named_by_the_options_of_the_command(sentence, said):
+    assert in_options(sentence, main.commands["fit"]) == said
+    assert in_options(sentence, None) == sentence
+
+
 def test_indices_of_a_tensor_are_read_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(index_files, "BLOCK_ENTRIES", 2)
     (tmp_path / "i.csv").write_text("a,b\n0,1\n\n2,3\n# remark\n4,5\n")
-    blocks = list(index_files.read_indices(str(tmp_path / "i.csv"), 2))
+    blocks = list(index_files.read_indices(str(tmp_path / "i.csv"), (5, 6)))
     np.testing.assert_array_equal(np.concatenate(blocks, axis=1), [[0, 2, 4], [1, 3, 5]])
     assert max(block.shape[1] for block in blocks) <= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import click
 import pytest
 
 import slrt_dask
@@ -24,6 +25,18 @@ def test_help_shows_the_usual_sequence_and_all_commands(run_command):
     listed = [line.split()[0] for line in shown.stdout.split("Commands:")[1].splitlines() if line]
     assert tuple(listed) == COMMANDS
     assert tuple(main.commands) == COMMANDS
+
+
+def test_what_commands_do_is_listed_in_whole_lines(run_command):
+    listed = run_command("--help").stdout.split("Commands:\n")[1].splitlines()
+    assert len(listed) == len(COMMANDS)  # none goes on in a second line
+    assert [line for line in listed if "..." in line] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_command_is_explained(command):
+    options = [one for one in main.commands[command].params if isinstance(one, click.Option)]
+    assert [option.name for option in options if not option.help] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -20,11 +20,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def record(iteration, gap=None, rmse=None):
+def record(iteration, gap=None, rmse=None, ranks=(2, 2)):
     return IterationRecord(
         iteration=iteration, cost=12.5, gradient_norm=0.25, paper_gap=gap, primal=gap, dual=gap,
         relative_gap=gap, violation=None, inner_iterations=1, inner_residual=0.1,
-        inner_converged=True, sweeps=3, step=1.0, seconds=2.0, ranks=(2, 2), validation_rmse=rmse,
+        inner_converged=True, sweeps=3, step=1.0, seconds=2.0, ranks=ranks, validation_rmse=rmse,
     )  # fmt: skip
 
 
@@ -57,6 +57,24 @@ def test_elsewhere_only_rows_with_a_gap_are_told():
     text = shown(io.StringIO(), [record(0), record(10, gap=0.02), record(11)])
     assert text.startswith("iteration   10")
     assert text.count("\n") == 1
+
+
+GROWN = [
+    record(0), record(1, gap=0.5), record(2, ranks=(3, 2)), record(3, gap=0.4, ranks=(3, 2)),
+    record(4, gap=0.3, ranks=(3, 2)), record(5, gap=0.2, ranks=(3, 3)),
+]  # fmt: skip
+
+
+def test_ranks_are_told_where_they_changed():
+    lines = shown(io.StringIO(), GROWN).splitlines()
+    assert [line.partition("ranks ")[2][:6] for line in lines] == ["", "(3, 2)", "", "(3, 3)"]
+
+
+def test_on_a_terminal_ranks_stay_on_the_line_once_they_have_grown(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = shown(Terminal(), GROWN).split("\r\x1b[2K")[1:]
+    found = [line.partition("ranks ")[2][:6] for line in lines]
+    assert found == ["", "", "(3, 2)", "(3, 2)", "(3, 2)", "(3, 3)"]
 
 
 def test_an_observer_that_told_nothing_leaves_the_terminal_alone():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 
@@ -27,8 +28,8 @@ def test_a_fit_with_nothing_but_a_store_finds_its_settings(run_command, store, t
     )
     assert said.exit_code == 0, said.stderr
     table = json.loads((tmp_path / "run" / "search.json").read_text())["tried"]
-    lines = [line for line in said.stderr.splitlines() if line.startswith("ranks ")]
-    assert len(lines) == len(table)
+    lines = [line for line in said.stderr.splitlines() if line.startswith("trial ")]
+    assert [int(line.split()[1]) for line in lines] == list(range(1, len(table) + 1))
     done = slrt_dask.load_completion(tmp_path / "run")
     assert f"ranks {done.ranks}" in "\n".join(lines)
     assert f"settings     {done.records[0].event}" in said.stdout
@@ -170,13 +171,18 @@ def test_there_must_be_something_to_search_for(run_command, store):
 
 def test_certified_ranks_grow_up_to_what_is_allowed(run_command, store, tmp_path):
     said = run_command(
-        "fit", store.path, "--ranks", "certified", "--max-ranks", "2,3,2", "--C", "0.05",
+        "fit", store.path, "--ranks", "certified", "--max-ranks", "2,3,2", "--C", "5",
         "--run", tmp_path / "run", "--threads", "1", "--quiet",
     )  # fmt: skip
     assert said.exit_code == 0, said.stderr
     done = slrt_dask.load_completion(tmp_path / "run")
     assert done.records[0].ranks == (1, 1, 1)
     assert all(rank <= most for rank, most in zip(done.ranks, (2, 3, 2), strict=True))
+    assert f"ranks        {done.ranks}, grown from (1, 1, 1)\n" in said.stdout
+
+
+def words_of_an_interrupt(said):
+    return [line for line in said.stderr.splitlines() if re.match("(error: )?interrupted", line)]
 
 
 def test_an_interrupted_search_says_how_to_go_on_and_does(
@@ -198,10 +204,12 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     said = run_command("fit", store.path, *asked, "--run", run)
     assert said.exit_code == 130
     assert f"slrt-dask resume {run} goes on" in said.stderr
+    assert words_of_an_interrupt(said) == ["interrupted"]
     told.clear()
     alone = run_command("tune", store.path, *asked, "--run", tmp_path / "alone")
     assert alone.exit_code == 130
     assert "settings tried so far are kept: the same slrt-dask tune goes on" in alone.stderr
+    assert words_of_an_interrupt(alone) == ["error: interrupted."]
     again = run_command("resume", run, "--threads", "1")
     assert again.exit_code == 0, again.stderr
     table = json.loads((run / "search.json").read_text())["tried"]

@@ -172,6 +172,19 @@ def test_predict_adds_the_support_of_every_entry_when_asked(run_command, fitted,
     assert "rest on nothing" not in said.stdout
 
 
+@pytest.mark.parametrize(
+    ("names", "heads"),
+    [
+        (("y", "x"), "y,x,value,support_y,support_x"),
+        (("index_0", "index_1"), "index_0,index_1,value,support_0,support_1"),
+    ],
+)
+def test_columns_of_support_have_the_names_of_the_modes(tmp_path, names, heads):
+    block = np.zeros((2, 3), np.int64), np.zeros(3), np.ones((2, 3), np.int64)
+    index_files.write_predictions(str(tmp_path / "o.csv"), iter([block]), names, overwrite=False)
+    assert (tmp_path / "o.csv").read_text().splitlines()[0] == heads
+
+
 def test_predictions_that_rest_on_nothing_are_counted(run_command, tmp_path, monkeypatch):
     tensor = np.random.default_rng(0).random((8, 7, 6))
     tensor[2] = np.nan

@@ -271,7 +271,7 @@ BAD_FILES = {
             "--duplicates mean",
         ],
     ),
-    "one column": ("x.csv", "1.5\n2.5\n", ["1 columns", "delimiter"]),
+    "one column": ("x.csv", "1.5\n2.5\n", ["one column", "delimiter"]),
     "a header alone": ("x.csv", "i,j,v\n", ["no observations"]),
     "nothing": ("x.tns", "# only a comment\n\n", ["no observations"]),
 }

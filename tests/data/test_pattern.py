@@ -78,8 +78,27 @@ def test_what_else_is_missing_counts_where_slices_cannot_be_predicted(seen):
     assert shape_of_gaps(seen(mask)).kind == Kind("fibres", 2)
 
 
-def test_nothing_missing_is_no_trouble(seen):
-    assert shape_of_gaps(seen(np.ones(SHAPE, dtype=bool)), (True,) * 3).kind == Kind()
+@pytest.mark.parametrize(
+    ("gaps", "words"),
+    [
+        ([(40, 70)], "although a run of samples is missing, up to 30 in a row"),
+        ([(40, 70), (250, 300)], "although 2 runs of samples are missing, up to 50 in a row"),
+    ],
+)
+def test_runs_that_a_series_misses_are_not_said_to_be_single_entries(gaps, words, seen):
+    mask = np.ones(300, dtype=bool)
+    for begin, end in gaps:
+        mask[begin:end] = False
+    found = shape_of_gaps(seen(mask), (True,))
+    assert found.kind == Kind()
+    assert words in found.why
+    assert "single entries" not in found.why
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (300,)])
+def test_nothing_missing_is_no_trouble(shape, seen):
+    found = shape_of_gaps(seen(np.ones(shape, dtype=bool)), (True,) * len(shape))
+    assert found.kind == Kind()
 
 
 def test_of_many_fibres_a_drawn_part_is_kept_and_tells_how_many_there_are(seen, monkeypatch):

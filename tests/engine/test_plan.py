@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.engine.base import share_bytes
-from slrt_dask.engine.costs import Costs
+from slrt_dask.engine.costs import RUNTIME_BYTES, Costs
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place
 from slrt_dask.engine.plan import plan_fit, readable
@@ -121,6 +121,23 @@ def test_what_does_not_fit_is_refused_with_numbers_and_remedy():
     assert "worker 1" in message
     assert "raise the memory limit" in message
     assert isinstance(caught.value, MemoryError)
+
+
+def test_ranks_are_no_remedy_where_the_runtime_alone_does_not_fit():
+    for limit, helps in ((RUNTIME_BYTES, False), (RUNTIME_BYTES + 1, True)):
+        with pytest.raises(MemoryBudgetExceeded) as caught:
+            plan_of(threads=[1], limits=[limit]).check()
+        message = str(caught.value)
+        assert ("lower the rank of mode 0" in message) == helps
+        assert ("the runtime alone needs more" in message) == (not helps)
+        assert "raise the memory limit" in message
+
+
+def test_idle_workers_are_explained_by_the_partitions():
+    places = [Place(name, 1, None) for name in "abc"]
+    for counts, words in (((9,), "1 of 3 (the store has 1 partition;"),
+                          ((9, 9), "2 of 3 (the store has 2 partitions;")):  # fmt: skip
+        assert words in str(plan_fit(header_of((4, 3), counts), (1, 1), places=places))
 
 
 def test_blocks_stay_in_memory_as_long_as_they_fit_and_then_go_to_disk():

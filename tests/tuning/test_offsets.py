@@ -10,6 +10,7 @@ import pytest
 import slrt_dask as slrt
 from slrt_dask.data import low_rank_tensor
 from slrt_dask.errors import InvalidInput
+from slrt_dask.monitor import describe_trial
 from slrt_dask.tuning import trials, tuning
 from slrt_dask.tuning.running import Searching
 
@@ -79,6 +80,14 @@ def test_offsets_are_used_where_they_help_and_it_is_said_and_kept(found, additiv
     assert np.linalg.norm(error) < np.linalg.norm(before)
 
 
+def test_lines_of_trials_are_numbered_and_say_what_was_subtracted(found):
+    lines = [describe_trial(tried) for tried in found[1]]
+    assert [int(line.split()[1]) for line in lines] == list(range(1, len(lines) + 1))
+    said = [line.partition(" s, ")[2] for line in lines]
+    assert set(said) == {"with the mean", "with offsets per mode"}
+    assert said == sorted(said, key=("with the mean", "with offsets per mode").index)
+
+
 def test_the_answer_has_the_offset_of_all_observations(found, ratings):
     done, _, run = found
     settings = json.loads((run / "settings.json").read_text())["settings"]
@@ -121,7 +130,9 @@ def test_a_search_that_is_killed_with_either_offset_goes_on_and_decides_the_same
         slrt.resume(tmp_path / "run", threads=1)
     assert set(made) == {True, "modes"}
     monkeypatch.setattr(Searching, "_make", make)
-    again = slrt.resume(tmp_path / "run", threads=1)
+    listener = Listener()
+    again = slrt.resume(tmp_path / "run", threads=1, observers=[listener])
+    assert listener.trials[-1].number == found[1][-1].number  # those of before are counted
     for one, other in zip(again.factors, found[0].factors, strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.records[0].event.removeprefix("resumed; ") == found[0].records[0].event
