@@ -37,7 +37,8 @@ from slrt_dask.optim.records import IterationRecord
 from slrt_dask.temporary import TemporaryPlace
 
 FORMAT_VERSION = 1
-SETTINGS, CHECKPOINTS, COMPLETION = "settings.json", "checkpoints", "completion"
+SETTINGS, RECORDS, CHECKPOINTS = "settings.json", "records.jsonl", "checkpoints"
+COMPLETION = "completion"
 ROWS, OBSERVATIONS, STORE = "rows-", "observations-", "store"
 START, SEARCH, SEARCHING, USAGE = "start.npz", "search.json", "search", "usage.json"
 FIRST_TRIAL = "0000.json"
@@ -87,7 +88,7 @@ class RunDirectory:
 
     @property
     def records_file(self) -> Path:
-        return self.path / "records.jsonl"
+        return self.path / RECORDS
 
     @property
     def checkpoints(self) -> Path:
@@ -126,10 +127,7 @@ class RunDirectory:
 
     def read_records(self) -> tuple[IterationRecord, ...]:
         """The history until now."""
-        lines = []
-        if self.records_file.exists():
-            lines = self.records_file.read_text(encoding="utf-8").splitlines()
-        return tuple(record for line in lines if (record := _parsed(line)) is not None)
+        return read_history(self.path)
 
     def keep_records(
         self, last_iteration: int
@@ -299,6 +297,15 @@ def settings_from(table: dict[str, Any]) -> FitSettings:
         key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
     }
     return FitSettings(**values)
+
+
+def read_history(run: Path) -> tuple[IterationRecord, ...]:
+    """The history of the run in a directory, as far as it is written; none if there is none."""
+    try:
+        lines = (run / RECORDS).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ()
+    return tuple(record for line in lines if (record := _parsed(line)) is not None)
 
 
 def _parsed(line: str) -> IterationRecord | None:

@@ -16,16 +16,8 @@ from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.spending import Cause, ProcessMemory, Stopwatch, peak_bytes
 from slrt_dask.errors import ClusterLost, StateLost
 from slrt_dask.request import Request
-from slrt_dask.usage import (
-    WRITE_SECONDS,
-    PlaceUsage,
-    Seconds,
-    Usage,
-    UsageKeeper,
-    read_usage,
-    read_versions,
-    write_usage,
-)
+from slrt_dask.usage import PlaceUsage, Seconds, Usage, read_usage, read_versions, write_usage
+from slrt_dask.usage_keeping import WRITE_SECONDS, UsageKeeper
 from tests.engine.helpers import dense_problem, results
 
 OPTIONS = {"C": 5.0, "threads": 1, "max_iterations": 6, "gap_tolerance": 0.0}
