@@ -31,14 +31,14 @@ from slrt_dask.config import FitSettings
 from slrt_dask.data.location import is_url, normal_path
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import CheckpointMismatch, InvalidInput, StoreExists, StoreNotFound
+from slrt_dask.history import RECORDS, read_history
 from slrt_dask.locking import LOCK, is_locked, locked
 from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.temporary import TemporaryPlace
 
 FORMAT_VERSION = 1
-SETTINGS, RECORDS, CHECKPOINTS = "settings.json", "records.jsonl", "checkpoints"
-COMPLETION = "completion"
+SETTINGS, CHECKPOINTS, COMPLETION = "settings.json", "checkpoints", "completion"
 ROWS, OBSERVATIONS, STORE = "rows-", "observations-", "store"
 START, SEARCH, SEARCHING, USAGE = "start.npz", "search.json", "search", "usage.json"
 FIRST_TRIAL = "0000.json"
@@ -53,6 +53,7 @@ class Start:
     point : K factors (n_k, r_k);  chosen : a sentence about them;  tried : a row per setting tried
     held_out : how many observations these were judged on, of which kind, and why
     offsets : whether modes have offsets of their own, and the errors that told
+    seconds : that the trials took, those at the same time counted once
     """
 
     point: Point
@@ -60,14 +61,23 @@ class Start:
     tried: list[dict[str, Any]]
     held_out: dict[str, Any] | None = None
     offsets: dict[str, Any] | None = None
+    seconds: float | None = None
+
+    @property
+    def took(self) -> float:
+        """Seconds of the search; of an earlier release's, as if its trials were made in turn."""
+        if self.seconds is not None:
+            return self.seconds
+        return sum(float(row["seconds"]) for row in self.tried)
 
     def write(self, directory: Path) -> None:
         np.savez(directory / START, *self.point)
         self.write_tried(directory / SEARCH)
 
     def write_tried(self, path: Path) -> None:
-        content = {"chosen": self.chosen, "held_out": self.held_out, "tried": self.tried}
-        content |= {} if self.offsets is None else {"offsets": self.offsets}
+        names = ["chosen", "held_out", "tried"]
+        names += [name for name in ("offsets", "seconds") if getattr(self, name) is not None]
+        content = {name: getattr(self, name) for name in names}
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -297,24 +307,6 @@ def settings_from(table: dict[str, Any]) -> FitSettings:
         key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
     }
     return FitSettings(**values)
-
-
-def read_history(run: Path) -> tuple[IterationRecord, ...]:
-    """The history of the run in a directory, as far as it is written; none if there is none."""
-    try:
-        lines = (run / RECORDS).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return ()
-    return tuple(record for line in lines if (record := _parsed(line)) is not None)
-
-
-def _parsed(line: str) -> IterationRecord | None:
-    """A record, or None for the torn line that a killed process may leave."""
-    try:
-        row = json.loads(line)
-        return IterationRecord(**{**row, "ranks": tuple(row["ranks"])})
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import slrt_dask as slrt
 from slrt_dask.errors import InvalidInput, StoreExists, StoreNotFound
-from slrt_dask.reporting.facts import Standing, facts_of
+from slrt_dask.reporting.facts import Standing
+from slrt_dask.reporting.gathering import facts_of
 from slrt_dask.reporting.observed import DrawnFibres
 from slrt_dask.usage import read_usage
 from tests.reporting.conftest import RANKS, SHAPE
