@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -47,10 +47,9 @@ class LiveProgress:
         every: float = SECONDS_BETWEEN,
         after: float = 0.0,
         stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._every, self._clock = every, clock
-        self._quiet_until = clock() + after
+        self._every = every
+        self._quiet_until = time.monotonic() + after
         self._is_ended = True
         self._records: list[IterationRecord] = []
         self._trials: list[Tried] = []
@@ -87,7 +86,7 @@ class LiveProgress:
 
     def on_end(self) -> None:
         """Called when a fit has ended, so that its last iteration is shown."""
-        if self._is_ended:  # or nothing was shown of it
+        if self._is_ended:  # already, or nothing was shown of it
             return
         if self._lines is not None:
             self._lines.rows.close()
@@ -134,12 +133,12 @@ class LiveProgress:
 
     def _is_time(self) -> bool:
         """Whether to show what there is now; what is shown has an end."""
-        is_time = self._clock() >= self._quiet_until
+        is_time = time.monotonic() >= self._quiet_until
         self._is_ended = self._is_ended and not is_time
         return is_time
 
     def _draw(self, *, at_once: bool) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if not at_once and now - self._shown_at < self._every:
             return
         self._shown_at = now

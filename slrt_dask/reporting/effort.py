@@ -129,7 +129,7 @@ def _by_worker(usage: Usage) -> Markup:
         for use in usage.workers
     ]  # fmt: skip
     headers = ("worker", "threads", "observations", "rounds", "kernels", "exchange", "files")
-    return table("Time by worker", headers, rows, numeric=range(1, 7))
+    return table("Time by worker", headers, rows, numeric=range(1, 7), stacked=True)
 
 
 # ---- memory ----------------------------------------------------------------------------------
