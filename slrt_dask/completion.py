@@ -213,15 +213,14 @@ class Completion:
         """
         place = normal_path(path)
         if coordinates:
-            array = self.to_xarray(chunks, enforce=enforce)
-            described = array.assign_attrs(self.header.described())
-            return write_labelled(place, described, progress)
+            return write_labelled(place, self.to_xarray(chunks, enforce=enforce), progress)
         return write_dense(place, self.to_dask(chunks, enforce=enforce), self.header, progress)
 
     def to_xarray(self, chunks: tuple[int, ...] | None = None, *, enforce: bool = False) -> Any:
         """The whole tensor as a lazy xarray.DataArray, described as the input was.
 
-        Names, coordinates and attributes are the input's, as far as the store kept them.
+        Names, coordinates and attributes are the input's, as far as the store kept them; attributes
+        that begin with `slrt_` tell of the completion (`slrt_relative_gap`, …).
         chunks, enforce : as in `to_dask`
         """
         xarray = load("xarray", extra="xarray")
@@ -231,7 +230,7 @@ class Completion:
             dims=self.header.names,
             coords=self.header.labels,
             name=about["name"] or "completion",
-            attrs=about["attributes"],
+            attrs={**about["attributes"], **self.header.described()},
         )
 
     def save(self, path: StorePath) -> Completion:
@@ -245,17 +244,9 @@ class Completion:
             self._held.stays_within(place)
 
     def __repr__(self) -> str:
-        lengths = " × ".join(str(length) for length in self.shape)
-        iterations = max(0, len(self.records) - 1)
-        loss = "" if self.loss is None else f"Huber's loss from {self.loss.delta:.4g}, "
-        return (
-            f"Completion({lengths}, ranks {self.ranks}, {loss}{iterations} iterations)\n"
-            f"  {self.certificate}\n  {self.stop_reason.value}{self._capped()}"
-        )
+        from slrt_dask.printing import completion_text
 
-    def _capped(self) -> str:
-        count = sum(not record.inner_converged for record in self.records)
-        return f"\n  {count} iterations had inner solves that hit their limit." if count else ""
+        return completion_text(self)
 
     def _repr_html_(self) -> str:
         from slrt_dask.notebook import completion_html

@@ -6,31 +6,39 @@ changes when curves are to look different; pictures for papers are in `plot.py`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slrt_dask.data.html import escaped
 from slrt_dask.optim.records import IterationRecord
+from slrt_dask.optim.stages import above_lowest, stage_begins
 from slrt_dask.tuning.search import Tried
 
 WIDTH, HEIGHT = 230, 130
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 20, 18
 MOST_POINTS = 240
 """Of a curve; one with more is thinned, its ends kept."""
+NEAR = 1e-6
+"""Of a pixel: places nearer than this are the same."""
 # Of the Okabe–Ito palette, as in pictures; all four can be told apart on light and on dark.
 BLUE, ORANGE, GREEN, PURPLE = "#0a84c1", "#e06c1f", "#009e73", "#cc79a7"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Numbers to draw: (where, value) pairs, on a logarithmic scale if that can be."""
+    """Numbers to draw: (where, value) pairs, on a logarithmic scale if that can be.
+
+    begins : where something else begins: marked, and the line does not go on across it
+    """
 
     title: str
     points: tuple[tuple[float, float], ...]
     colour: str
     logarithmic: bool = True
     dots: bool = False
+    begins: tuple[float, ...] = ()
 
     def to_svg(self) -> str:
         """A small chart; empty if there is nothing to draw."""
@@ -42,23 +50,30 @@ class Curve:
         ys = [math.log10(value) if is_log else value for _, value in finite]
         across, up = _Scale.of(xs), _Scale.of(ys)
         pairs = [
-            (LEFT + across(x) * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up(y) * _DRAWN_HEIGHT)
+            (LEFT + across(x) * _DRAWN_WIDTH, HEIGHT - BOTTOM - up(y) * _DRAWN_HEIGHT)
             for x, y in _thinned(list(zip(xs, ys, strict=True)))
         ]
+        inside = [where for where in self.begins if across.low < where <= across.high]
+        marks = [LEFT + across(where) * _DRAWN_WIDTH for where in inside]
         shown = [_number(10.0**y if is_log else y) for y in (up.low, up.high)]
-        return _chart(self, pairs, shown, [_number(across.low), _number(across.high)])
+        return _chart(self, pairs, marks, shown, [_number(across.low), _number(across.high)])
 
 
 def fit_curves(records: Sequence[IterationRecord]) -> str:
     """Cost, gradient norm, certified gap and, where measured, validation error by iteration."""
-    lowest = min((row.cost for row in records), default=0.0)
-    above = [(row.iteration, row.cost - lowest) for row in records if row.cost > lowest]
+    begins = stage_begins(records)
+    cost = "cost above the lowest of its stage" if begins else "cost above its lowest"
+    gradients = tuple((row.iteration, row.gradient_norm) for row in records)
+    errors = _known(records, "validation_rmse")
     curves = (
-        Curve("cost above its lowest", tuple(above), BLUE),
-        Curve("gradient norm", tuple((r.iteration, r.gradient_norm) for r in records), ORANGE),
-        Curve("certified relative gap", _known(records, "relative_gap"), GREEN, dots=True),
-        Curve("validation RMSE", _known(records, "validation_rmse"), PURPLE, False, dots=True),
-    )
+        Curve(cost, tuple(above_lowest(records)), BLUE, begins=begins),
+        Curve("gradient norm", gradients, ORANGE, begins=begins),
+        Curve(
+            "certified relative gap", _known(records, "relative_gap"), GREEN, dots=True,
+            begins=begins,
+        ),
+        Curve("validation RMSE", errors, PURPLE, False, dots=True, begins=begins),
+    )  # fmt: skip
     return row_of_charts(curves)
 
 
@@ -92,7 +107,7 @@ def bar(share: float) -> str:
     )
 
 
-_DRAWN_HEIGHT = HEIGHT - TOP - BOTTOM
+_DRAWN_WIDTH, _DRAWN_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 
 @dataclass(frozen=True)
@@ -128,9 +143,17 @@ def _number(value: float) -> str:
 
 
 def _chart(
-    curve: Curve, pairs: list[tuple[float, float]], vertical: list[str], horizontal: list[str]
+    curve: Curve,
+    pairs: list[tuple[float, float]],
+    marks: list[float],
+    vertical: list[str],
+    horizontal: list[str],
 ) -> str:
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)
+    lines = "".join(
+        f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in part)}" fill="none" '
+        f'stroke="{curve.colour}" stroke-width="1.6"/>'
+        for part in _parts(pairs, marks)
+    )
     with_dots = curve.dots or len(pairs) == 1
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{curve.colour}"/>'
@@ -150,9 +173,25 @@ def _chart(
         f"<title>{escaped(curve.title)}</title>"
         f'<path d="M{LEFT} {TOP}V{base}H{right}" fill="none" stroke="currentColor" '
         'stroke-opacity="0.35"/>'
-        f'<polyline points="{line}" fill="none" stroke="{curve.colour}" stroke-width="1.6"/>'
-        f"{dots}{''.join(labels)}</svg>"
+        f"{_marked(marks)}{lines}{dots}{''.join(labels)}</svg>"
     )
+
+
+def _parts(pairs: list[tuple[float, float]], marks: list[float]) -> list[list[tuple[float, float]]]:
+    """What lies between two marks, a mark being where the next part begins."""
+    ends = [-math.inf, *marks, math.inf]
+    parts = [
+        [pair for pair in pairs if low - NEAR <= pair[0] < high - NEAR]
+        for low, high in itertools.pairwise(ends)
+    ]
+    return [part for part in parts if part]
+
+
+def _marked(marks: list[float]) -> str:
+    if not marks:
+        return ""
+    path = "".join(f"M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" for x in marks)
+    return f'<path d="{path}" stroke="currentColor" stroke-opacity="0.35" stroke-dasharray="2 3"/>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, size: int = 9) -> str:

@@ -24,6 +24,7 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import SlrtError
 from slrt_dask.fitting import fit_in, fit_persistently, fit_without_a_directory
 from slrt_dask.given import accepting_arrays
+from slrt_dask.live import told_where_seen
 from slrt_dask.losses import Huber
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
@@ -68,7 +69,7 @@ def complete(
     precision: str = "float64",
     seed: int = 0,
     checkpoint_every: int | str = 1,
-    observers: Sequence[Observer[Any]] = (),
+    observers: Sequence[Observer[Any]] | None = (),
     max_ranks: tuple[int, ...] | int | None = None,
 ) -> Completion:
     """Complete a tensor from its observations; the answer comes with a certificate.
@@ -118,7 +119,9 @@ def complete(
     checkpoint_every : iterations between checkpoints, or a time such as "30s", where there is a
         run directory
     observers : told of every iteration (`on_record`), of every setting that is tried (`on_trial`)
-        and of the end (`on_end`); `LiveProgress()` shows them. Without one a fit is quiet
+        and of the end (`on_end`), as `LiveProgress()` is. Without one, a fit that takes longer than
+        some seconds shows its progress on a terminal and in a notebook, unless the log of
+        `slrt_dask` is shown there; elsewhere it is quiet, and everywhere with `observers=None`
     """
     constraints = constraints_of(constraint)
     free = Free.of(ranks, C, held_out, center, constraints)
@@ -146,6 +149,7 @@ def complete(
     cadence = Cadence.of(checkpoint_every)
     where = None if run_directory is None else refuse_used_directory(run_directory)
     with (
+        told_where_seen(observers) as observers,
         _connected(client) as connection,
         _stored(constraints, where, store, beside=connection is not None) as table,
     ):
@@ -168,13 +172,26 @@ def resume(
     memory_limit: int | str | None = None,
     threads: int | None = None,
     checkpoint_every: int | str = 1,
-    observers: Sequence[Observer[Any]] = (),
+    observers: Sequence[Observer[Any]] | None = (),
 ) -> Completion:
     """Go on with a run that was stopped or killed, from its newest checkpoint or trial.
 
     A run that had ended by itself is returned as it is. The answer is that of an undisturbed run;
-    where it computes may differ: `client`, `memory_limit` and `threads` are as in `complete`.
+    where it computes may differ: `client`, `memory_limit` and `threads` are as in `complete`, and
+    so are `observers`.
     """
+    with told_where_seen(observers) as told:
+        return _resumed(run_directory, client, memory_limit, threads, checkpoint_every, told)
+
+
+def _resumed(
+    run_directory: str | os.PathLike[str],
+    client: distributed.Client | None,
+    memory_limit: int | str | None,
+    threads: int | None,
+    checkpoint_every: int | str,
+    observers: Sequence[Observer[Any]],
+) -> Completion:
     cadence, remedy = Cadence.of(checkpoint_every), "start workers and resume again"
     found = open_search(run_directory)
     if found is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from slrt_dask.curves import fit_curves, search_curves
 from slrt_dask.data import html
 from slrt_dask.losses import error_name
+from slrt_dask.printing import OPEN_BY_CHOICE, is_chosen, searched
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
@@ -29,8 +30,9 @@ def completion_html(done: Completion) -> str:
             names, done.shape, done.ranks, done.lambdas, strict=True
         )
     ]
-    certificate = done.certificate
-    rows: list[tuple[str, object]] = [
+    certificate, found = done.certificate, searched(done)
+    rows: list[tuple[str, object]] = [("settings", found)] if found else []
+    rows += [
         ("certified gap", f"{100 * certificate.relative_gap:.3g} % of the objective at most"),
         ("objective (primal)", f"{certificate.primal:.6g}"),
         ("none is below (dual)", f"{certificate.dual:.6g}"),
@@ -45,6 +47,7 @@ def completion_html(done: Completion) -> str:
         "Completion",
         f"{done.header.about['name'] or ''} {lengths}",
         html.facts(rows),
+        html.note(OPEN_BY_CHOICE, faint=True) if is_chosen(done) else "",
         html.table(("dimension", "length", "rank", "λ"), modes),
         fit_curves(done.records) if len(done.records) > 1 else "",
         _events(done),
@@ -86,7 +89,7 @@ def _effort(done: Completion) -> list[tuple[str, object]]:
         (
             "effort",
             f"{max(0, len(done.records) - 1):,} iterations, {sweeps:,} sweeps, "
-            f"{done.records[-1].seconds:.1f} s",
+            f"{done.records[-1].seconds:.1f} s" + (", after the search" if searched(done) else ""),
         )
     ]
     errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
@@ -99,7 +102,8 @@ def _effort(done: Completion) -> list[tuple[str, object]]:
 
 
 def _events(done: Completion) -> str:
-    told = [record for record in done.records if record.event]
+    found = searched(done)
+    told = [record for record in done.records if record.event and record.event != found]
     return "".join(
         html.note(f"iteration {record.iteration}: {record.event}", faint=True) for record in told
     )

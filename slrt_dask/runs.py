@@ -31,6 +31,7 @@ from slrt_dask.config import FitSettings
 from slrt_dask.data.location import is_url, normal_path
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import CheckpointMismatch, InvalidInput, StoreExists, StoreNotFound
+from slrt_dask.history import RECORDS, read_history
 from slrt_dask.locking import LOCK, is_locked, locked
 from slrt_dask.optim.manifold import Point
 from slrt_dask.optim.records import IterationRecord
@@ -52,6 +53,7 @@ class Start:
     point : K factors (n_k, r_k);  chosen : a sentence about them;  tried : a row per setting tried
     held_out : how many observations these were judged on, of which kind, and why
     offsets : whether modes have offsets of their own, and the errors that told
+    seconds : that the trials took, those at the same time counted once
     """
 
     point: Point
@@ -59,14 +61,23 @@ class Start:
     tried: list[dict[str, Any]]
     held_out: dict[str, Any] | None = None
     offsets: dict[str, Any] | None = None
+    seconds: float | None = None
+
+    @property
+    def took(self) -> float:
+        """Seconds of the search; of an earlier release's, as if its trials were made in turn."""
+        if self.seconds is not None:
+            return self.seconds
+        return sum(float(row["seconds"]) for row in self.tried)
 
     def write(self, directory: Path) -> None:
         np.savez(directory / START, *self.point)
         self.write_tried(directory / SEARCH)
 
     def write_tried(self, path: Path) -> None:
-        content = {"chosen": self.chosen, "held_out": self.held_out, "tried": self.tried}
-        content |= {} if self.offsets is None else {"offsets": self.offsets}
+        names = ["chosen", "held_out", "tried"]
+        names += [name for name in ("offsets", "seconds") if getattr(self, name) is not None]
+        content = {name: getattr(self, name) for name in names}
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -87,7 +98,7 @@ class RunDirectory:
 
     @property
     def records_file(self) -> Path:
-        return self.path / "records.jsonl"
+        return self.path / RECORDS
 
     @property
     def checkpoints(self) -> Path:
@@ -126,10 +137,7 @@ class RunDirectory:
 
     def read_records(self) -> tuple[IterationRecord, ...]:
         """The history until now."""
-        lines = []
-        if self.records_file.exists():
-            lines = self.records_file.read_text(encoding="utf-8").splitlines()
-        return tuple(record for line in lines if (record := _parsed(line)) is not None)
+        return read_history(self.path)
 
     def keep_records(
         self, last_iteration: int
@@ -299,15 +307,6 @@ def settings_from(table: dict[str, Any]) -> FitSettings:
         key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
     }
     return FitSettings(**values)
-
-
-def _parsed(line: str) -> IterationRecord | None:
-    """A record, or None for the torn line that a killed process may leave."""
-    try:
-        row = json.loads(line)
-        return IterationRecord(**{**row, "ranks": tuple(row["ranks"])})
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -1,7 +1,8 @@
 """What a run has taken so far: seconds by cause, and memory beside its plan; in <run>/usage.json.
 
 All parts of a run add up: attempts after workers were lost, and processes that resumed it. Of what
-a lost worker or a killed process did since the last writing, only the driver's time is known.
+a lost worker did since the last writing, only the driver's time is known; of what a killed process
+did, only what the history says, of which the file notes how far it is with it.
 """
 
 from __future__ import annotations
@@ -10,25 +11,16 @@ import functools
 import importlib.metadata
 import json
 import platform
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from slrt_dask import __version__
-from slrt_dask.engine.base import Engine
-from slrt_dask.engine.plan import Plan, WorkerPlan
-from slrt_dask.engine.spending import Cause, ProcessMemory, ShareSpending
-from slrt_dask.errors import ClusterLost, StateLost
-from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.records import IterationRecord
+from slrt_dask.engine.spending import ProcessMemory
+from slrt_dask.history import read_history
 from slrt_dask.runs import USAGE, replace_file
 
 FORMAT_VERSION = 1
-WRITE_SECONDS = 10.0
-"""At least so long between two writings, the first and the last aside."""
 LIBRARIES = ("numpy", "numba", "scipy", "dask", "distributed", "zarr")
 
 
@@ -39,6 +31,7 @@ class Seconds:
     wall : all of it
     rounds : programs on the workers; of these computing, waiting for files, and exchange
     visits : other work there;  loading, checkpoints, result : reading and writing
+    untold : of a process that was killed, and by the history only: the least that it took
     """
 
     wall: float = 0.0
@@ -50,6 +43,7 @@ class Seconds:
     loading: float = 0.0
     checkpoints: float = 0.0
     result: float = 0.0
+    untold: float = 0.0
 
     @property
     def starting(self) -> float:
@@ -60,7 +54,7 @@ class Seconds:
     def driver(self) -> float:
         """What has no other cause: the optimiser, and waiting for workers to come back."""
         named = self.rounds + self.visits + self.loading + self.checkpoints + self.result
-        return max(0.0, self.wall - named)
+        return max(0.0, self.wall - named - self.untold)
 
     def plus(self, other: Seconds) -> Seconds:
         return Seconds(
@@ -113,12 +107,14 @@ class Usage:
 
     starts : how often it was started, resumed, or begun again
     drivers : the processes that had the run in hand, where these were not workers themselves
+    idle : workers that there was nothing for, as the store has too few partitions; the last time
     """
 
     seconds: Seconds = Seconds()
     starts: int = 0
     drivers: tuple[PlaceUsage, ...] = ()
     workers: tuple[PlaceUsage, ...] = ()
+    idle: int = 0
 
     def plus(self, later: Usage) -> Usage:
         return Usage(
@@ -126,109 +122,43 @@ class Usage:
             self.starts + later.starts,
             _joined(self.drivers, later.drivers),
             _joined(self.workers, later.workers),
+            later.idle if later.starts else self.idle,
         )
-
-
-class UsageKeeper:
-    """Adds up what a process spends on a run, and writes it where the run is."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._began = clock()
-        self._earlier: Usage | None = None
-        self._ended = Usage()
-        self._write_due = clock()
-
-    @contextmanager
-    def attempt(self, path: Path, engine: Engine, plan: Plan) -> Iterator[Attempt]:
-        """One attempt at the run in a directory; what it took is written at its end, too."""
-        if self._earlier is None:
-            self._earlier = read_usage(path) or Usage()
-        attempt = Attempt(self, path, engine, plan)
-        try:
-            yield attempt
-            # The result is written: a worker that is lost now must not have it made again.
-            with suppress(StateLost, ClusterLost, OSError):
-                attempt.ask()
-        finally:
-            self._ended = self._ended.plus(attempt.usage())
-            self.write(path, Usage())
-
-    def is_due(self) -> bool:
-        return self._clock() >= self._write_due
-
-    def write(self, path: Path, running: Usage) -> None:
-        """Write all: what was before this process, its attempts that ended, and a running one."""
-        here = self._ended.plus(running)
-        wall = self._clock() - self._began
-        here = replace(here, seconds=replace(here.seconds, wall=wall))
-        write_usage(path, (self._earlier or Usage()).plus(here))
-        self._write_due = self._clock() + WRITE_SECONDS
-
-
-class Attempt:
-    """What one attempt spends; as an observer it sees to the writing now and then."""
-
-    def __init__(self, keeper: UsageKeeper, path: Path, engine: Engine, plan: Plan) -> None:
-        self._keeper, self._path, self._engine, self._plan = keeper, path, engine, plan
-        self._before = ProcessMemory.of_this().before
-        self._spent: list[ShareSpending] = []
-
-    def on_record(self, record: IterationRecord, state: MethodState) -> None:
-        if self._keeper.is_due():
-            self.ask()
-            self._keeper.write(self._path, self.usage())
-
-    def ask(self) -> None:
-        """Hear from the workers what they have spent."""
-        self._spent = self._engine.spending()
-
-    def usage(self) -> Usage:
-        """What the driver knows now, and what the workers said last."""
-        planned = {str(worker.place.address or ""): worker for worker in self._plan.workers}
-        workers = tuple(_worker_usage(spent, planned[spent.place]) for spent in self._spent)
-        return Usage(self._seconds(workers), 1, self._driver(), workers)
-
-    def _seconds(self, workers: tuple[PlaceUsage, ...]) -> Seconds:
-        causes = self._engine.stopwatch.seconds
-        share = 1.0 / max(1, len(workers))
-        return Seconds(
-            rounds=causes[Cause.ROUNDS],
-            computing=share * sum(worker.computing for worker in workers),
-            files=share * sum(worker.files for worker in workers),
-            exchange=share * sum(worker.exchange for worker in workers),
-            visits=causes[Cause.VISITS],
-            loading=causes[Cause.LOADING],
-            checkpoints=causes[Cause.CHECKPOINTS],
-            result=causes[Cause.RESULT],
-        )
-
-    def _driver(self) -> tuple[PlaceUsage, ...]:
-        if self._plan.workers[0].place.address is None:
-            return ()
-        memory = ProcessMemory.of_this(self._before)
-        return (PlaceUsage("", 1, 0, False, self._plan.driver, None, memory),)
 
 
 def write_usage(directory: Path, usage: Usage) -> None:
     content = {"format_version": FORMAT_VERSION, **asdict(usage), "versions": versions()}
+    content["recorded"] = _recorded(directory)
     replace_file(directory / USAGE, json.dumps(content, indent=2) + "\n")
 
 
 def read_usage(directory: Path) -> Usage | None:
-    """What a run has taken; None if that is not known, as of a run of an earlier release."""
+    """What a run has taken; None if that is not known, as of a run of an earlier release.
+
+    Iterations that were made since the file was written are in it, as untold.
+    """
     content = _content(directory)
     if content is None:
         return None
     try:
+        seconds = Seconds(**content["seconds"])
+        # Of an earlier release: at least as long as the history.
+        untold = max(0.0, _recorded(directory) - content.get("recorded", seconds.wall))
         return Usage(
-            Seconds(**content["seconds"]),
+            seconds.plus(Seconds(wall=untold, untold=untold)),
             content["starts"],
             tuple(_place(row) for row in content["drivers"]),
             tuple(_place(row) for row in content["workers"]),
+            content.get("idle", 0),
         )
     except (KeyError, TypeError):
         return None
+
+
+def _recorded(directory: Path) -> float:
+    """Seconds that the run had taken at the last row of its history."""
+    records = read_history(directory)
+    return records[-1].seconds if records else 0.0
 
 
 def read_versions(directory: Path) -> dict[str, str] | None:
@@ -256,22 +186,6 @@ def _content(directory: Path) -> dict[str, Any] | None:
 
 def _place(row: dict[str, Any]) -> PlaceUsage:
     return PlaceUsage(**{**row, "memory": ProcessMemory(**row["memory"])})
-
-
-def _worker_usage(spent: ShareSpending, plan: WorkerPlan) -> PlaceUsage:
-    return PlaceUsage(
-        spent.place,
-        plan.place.threads,
-        plan.entries,
-        plan.block_entries is not None,
-        plan.needed.total,
-        plan.place.memory_limit,
-        spent.memory,
-        spent.rounds,
-        spent.computing,
-        spent.files,
-        spent.exchange,
-    )
 
 
 def _joined(

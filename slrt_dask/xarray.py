@@ -61,7 +61,7 @@ class CompletionAccessor:
         precision: str = "float64",
         seed: int = 0,
         checkpoint_every: int | str = 1,
-        observers: Sequence[Observer[Any]] = (),
+        observers: Sequence[Observer[Any]] | None = (),
         max_ranks: tuple[int, ...] | int | None = None,
     ) -> Any:
         """The array with its missing entries filled in, and the certificate in its attributes.

@@ -175,6 +175,7 @@ def test_names_and_coordinates_of_the_input_come_back(tmp_path):
     assert labelled.dims == ("row", "time", "band")
     np.testing.assert_array_equal(labelled["time"], labels["time"])
     np.testing.assert_array_equal(labelled["band"], labels["band"])
+    assert labelled.attrs == done.header.described()
 
 
 @pytest.mark.parametrize(

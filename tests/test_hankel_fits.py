@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import slrt_dask as slrt
 from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, StoreCorrupt
 from slrt_dask.hankel import STAGES, Hankel
 from slrt_dask.optim import StopReason
+from slrt_dask.optim.stages import above_lowest, stage_begins, stages_of
 
 LENGTH, GAP = 60, slice(24, 30)
 SERIES = {"C": 1e4, "lambdas": (1.0, 1e-6), "method": "rcg", "max_iterations": 40}
@@ -42,6 +45,21 @@ def test_gaps_are_filled_and_the_next_samples_forecast(filled):
     # Without the structure nothing is known of a slice that was not observed.
     assert filled.certificate.violation < 0.05
     assert 0.0 <= filled.certificate.dual <= filled.certificate.primal
+
+
+def test_costs_are_compared_within_a_stage(filled):
+    stages = stages_of(filled.records)
+    assert 1 < len(stages) <= len(STAGES)
+    assert [row for stage in stages for row in stage] == list(filled.records)
+    for stage in stages:
+        costs = [row.cost for row in stage]
+        assert costs == sorted(costs, reverse=True)
+    for before, after in itertools.pairwise(stages):
+        assert after[0].cost > before[-1].cost
+    heights = dict(above_lowest(filled.records))
+    assert set(stage_begins(filled.records)) <= set(heights)
+    assert all(height > 0.0 for height in heights.values())
+    assert heights[0] == stages[0][0].cost - min(row.cost for row in stages[0])
 
 
 def test_the_answer_is_the_same_however_it_is_asked_for(filled, tmp_path):

@@ -15,6 +15,7 @@ from slrt_dask import live
 from slrt_dask.config import FitSettings
 from slrt_dask.curves import MOST_POINTS, Curve, fit_curves, search_curves
 from slrt_dask.data import html
+from slrt_dask.optim.stopping import StopReason
 from slrt_dask.request import plan_of
 from slrt_dask.tuning.candidate import Candidate
 from slrt_dask.tuning.search import Tried
@@ -92,6 +93,23 @@ def test_tables_say_what_matters(shown, done, store):
     assert f"{1 / 19:.5g}" in best
 
 
+def test_a_searched_completion_tells_of_the_search_and_not_of_a_failure(store):
+    done = slrt.complete(store, max_seconds=0.2)
+    assert done.stop_reason is StopReason.CHOSEN
+    (chosen,) = (line for line in str(done).splitlines() if "chosen among" in line)
+    assert f"ranks {done.ranks}" in chosen
+    assert " ± " in chosen
+    for text in (str(done), text_of(done)):
+        assert chosen.strip() in text
+        assert "An open gap is to be expected" in text
+    assert "iterations)" not in str(done)
+
+
+def test_an_open_gap_is_only_expected_where_factors_were_chosen(done):
+    assert "to be expected" not in str(done)
+    assert f"{len(done.records) - 1} iterations)" in str(done)
+
+
 @pytest.mark.parametrize("count", [1, 2, MOST_POINTS, 5 * MOST_POINTS + 3])
 @pytest.mark.parametrize("lowest", [1e-300, 0.0, -1.0])
 def test_a_curve_stays_in_its_chart_and_keeps_its_ends(count, lowest):
@@ -110,6 +128,15 @@ def test_a_curve_stays_in_its_chart_and_keeps_its_ends(count, lowest):
 def test_what_cannot_be_drawn_is_left_out():
     assert Curve("a", ((0.0, float("nan")), (1.0, float("inf"))), "red").to_svg() == ""
     assert fit_curves([]) == search_curves([]) == ""
+
+
+def test_a_curve_does_not_go_on_where_something_else_begins():
+    points = tuple((float(x), 1.0 + x) for x in range(9))
+    svg = ElementTree.fromstring(Curve("a", points, "red", begins=(3.0, 7.0)).to_svg())
+    lines = svg.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [len(line.attrib["points"].split()) for line in lines] == [3, 4, 2]
+    _, marks = svg.findall("{http://www.w3.org/2000/svg}path")  # after the axes
+    assert marks.attrib["d"].count("M") == 2
 
 
 def test_escaped_text_is_xml_whatever_it_is():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -16,16 +17,8 @@ from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.spending import Cause, ProcessMemory, Stopwatch, peak_bytes
 from slrt_dask.errors import ClusterLost, StateLost
 from slrt_dask.request import Request
-from slrt_dask.usage import (
-    WRITE_SECONDS,
-    PlaceUsage,
-    Seconds,
-    Usage,
-    UsageKeeper,
-    read_usage,
-    read_versions,
-    write_usage,
-)
+from slrt_dask.usage import PlaceUsage, Seconds, Usage, read_usage, read_versions, write_usage
+from slrt_dask.usage_keeping import WRITE_SECONDS, UsageKeeper
 from tests.engine.helpers import dense_problem, results
 
 OPTIONS = {"C": 5.0, "threads": 1, "max_iterations": 6, "gap_tolerance": 0.0}
@@ -149,6 +142,46 @@ def test_a_resumed_run_adds_up(store, tmp_path, kind):
     assert after.seconds.wall > before.seconds.wall
     (first,), (both,) = before.workers, after.workers  # one process did both
     assert both.rounds > first.rounds
+
+
+class Snapshot:
+    """Leaves behind what a process would that is killed at an iteration, without a word."""
+
+    def __init__(self, run, to, when):
+        self.run, self.to, self.when, self.seconds = run, to, when, None
+
+    def on_record(self, record, state):
+        if record.iteration == self.when:
+            shutil.copytree(self.run, self.to)
+            self.seconds = record.seconds
+
+
+def test_what_a_killed_process_had_recorded_is_counted_and_stays_so(store, tmp_path):
+    killed = tmp_path / "killed"
+    snapshot = Snapshot(tmp_path / "run", killed, 4)
+    options = {**OPTIONS, "run_directory": tmp_path / "run", "observers": [snapshot]}
+    slrt.complete(store, (3, 2, 1), **options)
+    assert read_usage(tmp_path / "run").seconds.untold == 0.0
+    written = json.loads((killed / "usage.json").read_text())
+    since = snapshot.seconds - written["recorded"]  # it was written with the first iteration only
+    before = read_usage(killed).seconds
+    assert before.untold == pytest.approx(since) != 0.0
+    assert before.wall == pytest.approx(written["seconds"]["wall"] + since)
+    assert before.wall > snapshot.seconds
+    done = slrt.resume(killed, threads=1)
+    after = read_usage(killed).seconds
+    assert after.untold == pytest.approx(before.untold)
+    assert after.wall > max(before.wall, done.records[-1].seconds)
+
+
+def test_a_run_of_an_earlier_release_took_at_least_as_long_as_its_history(store, tmp_path):
+    run = tmp_path / "run"
+    done = slrt.complete(store, (3, 2, 1), run_directory=run, **OPTIONS)
+    content = json.loads((run / "usage.json").read_text())
+    del content["recorded"], content["idle"], content["seconds"]["untold"]
+    content["seconds"]["wall"] = 0.0
+    (run / "usage.json").write_text(json.dumps(content))
+    assert read_usage(run).seconds.wall == done.records[-1].seconds
 
 
 def test_streamed_blocks_are_waited_for(store, dense, tmp_path):

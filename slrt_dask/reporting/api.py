@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slrt_dask.data.location import is_url, normal_path
 from slrt_dask.errors import InvalidInput, StoreExists
-from slrt_dask.reporting.facts import facts_of
+from slrt_dask.reporting.gathering import facts_of
 from slrt_dask.reporting.page import page_of
 from slrt_dask.runs import replace_file
 

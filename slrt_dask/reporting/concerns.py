@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
+from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.costs import RUNTIME_BYTES
 from slrt_dask.engine.plan import readable
 from slrt_dask.optim.stopping import StopReason
@@ -12,8 +14,9 @@ from slrt_dask.reporting.observed import DRAWN
 from slrt_dask.reporting.wording import counted, percent, plain
 
 CONVERGED = (StopReason.GAP, StopReason.GRADIENT, StopReason.CHOSEN)
-OVERFITTED = 1.02
-"""A last error on held-out observations above this many times the lowest is worth a word."""
+RISEN, SURELY = 0.05, 3.0
+"""By what part of itself the lowest error on held-out observations has to have risen to be worth a
+word, and by how many of its standard errors."""
 
 
 def concerns(facts: Facts) -> tuple[str, ...]:
@@ -136,12 +139,31 @@ def _overfitting(facts: Facts) -> Iterator[str]:
     if not errors:
         return
     lowest, at = min(errors)
-    if errors[-1][0] > OVERFITTED * lowest:
+    # The standard error of the root mean square of so many errors, relative to it.
+    spread = 1.0 / math.sqrt(2.0 * facts.held_out) if facts.held_out else 0.0
+    if errors[-1][0] > (1.0 + max(RISEN, SURELY * spread)) * lowest:
         yield (
             f"Held-out observations were predicted best at iteration {at} "
-            f"({facts.error_name} {plain(lowest)}), and less well since (now "
-            f"{plain(errors[-1][0])}): smaller ranks or a smaller C may predict better."
+            f"({facts.error_name} {plain(lowest)}), and clearly less well since (now "
+            f"{plain(errors[-1][0])}). With --patience 5 (patience=5) a fit ends at its best "
+            f"iteration; and ranks and C that are left out are searched for."
         )
+
+
+def _idle_workers(facts: Facts) -> Iterator[str]:
+    if facts.usage is None or not facts.usage.idle:
+        return
+    idle, used = facts.usage.idle, len(facts.usage.workers)
+    has = "" if facts.store is None else f": the store has {_partitions(facts.store)}"
+    yield (
+        f"Of {used + idle:,} workers {idle:,} had nothing to do{has}, and a partition is not "
+        f"divided between workers. Ingesting with smaller partitions occupies more of them; below "
+        f"some millions of observations one process is faster."
+    )
+
+
+def _partitions(store: ObservationStore) -> str:
+    return counted(len(store.partitions), "partition")
 
 
 def _memory(facts: Facts) -> Iterator[str]:
@@ -167,6 +189,7 @@ LOOKED_FOR: tuple[Callable[[Facts], Iterator[str]], ...] = (
     _outside_bounds,
     _rests_on_nothing,
     _overfitting,
+    _idle_workers,
     _memory,
     _observations_gone,
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slrt_dask.reporting.markup import Markup, tag
+from slrt_dask.reporting.markup import Markup, joined, tag
 from slrt_dask.reporting.wording import plain
 
 WIDTH, HEIGHT = 360, 210
@@ -68,12 +68,14 @@ def chart(
     logarithmic: bool = False,
     level: tuple[str, float] | None = None,
     last: float | None = None,
+    begins: Sequence[float] = (),
     size: tuple[int, int] = (WIDTH, HEIGHT),
 ) -> Markup:
     """Curves over one axis, with a description for those who do not see them.
 
     level : a name and a height to be marked, such as a tolerance
     last : where the axis ends at least
+    begins : where something else begins: marked, and curves do not go on across it
     """
     width, height = size
     drawn = [_thinned(line) for line in lines if line.points]
@@ -90,7 +92,9 @@ def chart(
         y = f"{up.at(level[1]):.1f}"
         parts.append(_line("level", LEFT, y, width - RIGHT, y))
         parts.append(tag("text", level[0], x=width - RIGHT, y=f"{float(y) - 4:.1f}", class_="end"))
-    parts += [_path(line, across, up, lift) for lift, line in enumerate(drawn)]
+    places = [f"{across.at(begin):.1f}" for begin in begins]
+    parts += [_line("level", x, TOP, x, height - BOTTOM) for x in places]
+    parts += [_path(line, across, up, lift, begins) for lift, line in enumerate(drawn)]
     label = f"{title}. {_described(drawn)}"
     return tag(
         "svg", *parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=label,
@@ -135,11 +139,20 @@ def _grid(across: Scale, up: Scale, x_name: str, size: tuple[int, int]) -> Marku
     return tag("g", *parts, aria_hidden="true")
 
 
-def _path(line: Line, across: Scale, up: Scale, lift: int) -> Markup:
+def keys(lines: Sequence[Line]) -> Markup:
+    """Which colour is which curve's."""
+    return joined(tag("span", line.name, class_=f"key colour{line.colour}") for line in lines)
+
+
+def _path(line: Line, across: Scale, up: Scale, lift: int, begins: Sequence[float]) -> Markup:
     commands, before = [], None
     for x, y in line.points:
         here = f"{across.at(x):.1f} {up.at(y):.1f}"
-        if before is None or x - before[0] > line.broken_after:
+        if (
+            before is None
+            or x - before[0] > line.broken_after
+            or any(before[0] < begin <= x for begin in begins)
+        ):
             commands.append(f"M{here}")
         elif line.stepped:
             commands.append(f"H{across.at(x):.1f}V{up.at(y):.1f}")

@@ -23,7 +23,7 @@ class Cause:
     seconds: float
 
 
-GROUPS = ("kernels", "exchange", "files", "orchestration")
+GROUPS = ("kernels", "exchange", "files", "orchestration", "not known")
 
 
 def causes_of(seconds: Seconds) -> list[Cause]:
@@ -38,7 +38,13 @@ def causes_of(seconds: Seconds) -> list[Cause]:
         Cause(2, "result", "writing it", seconds.result),
         Cause(3, "starting rounds", "submitting them, hearing of their end", seconds.starting),
         Cause(3, "driver", "the optimiser, and whatever has no other cause", seconds.driver),
+        Cause(4, "not known", "of a process that was killed", seconds.untold),
     ]
+
+
+def time_taken(facts: Facts) -> str:
+    """The whole time of a run."""
+    return f"{'at least ' * facts.is_longer}{duration(facts.seconds or 0.0)}"
 
 
 def time_section(facts: Facts) -> Markup:
@@ -62,11 +68,13 @@ def time_section(facts: Facts) -> Markup:
     ]
     started = "" if usage.starts == 1 else f" It was started {usage.starts} times; all count here."
     many = "" if len(usage.workers) <= 1 else " Of what workers do at the same time it is the mean."
+    least = "at least " * facts.is_longer
     summary = joined(
         [
-            "The fit took ",
+            _whole(facts),
+            f"{'the' if facts.search else 'The'} fit took {least}",
             number(wall, duration(wall), "wall"),
-            f".{started}{many}{_searching(facts)}",
+            f".{started}{many}",
         ]
     )
     return joined(
@@ -83,11 +91,12 @@ def time_section(facts: Facts) -> Markup:
     )
 
 
-def _searching(facts: Facts) -> str:
+def _whole(facts: Facts) -> str:
+    """Of a run that was searched for first, the whole time and that of the search."""
     if facts.search is None:
         return ""
-    seconds = sum(float(row["seconds"]) for row in facts.search.tried)
-    return f" Before it, the search for its settings took {duration(seconds)}."
+    search = duration(facts.search.took)
+    return f"It took {time_taken(facts)}: the search for its settings {search}, and then "
 
 
 def _bar(causes: list[Cause], wall: float) -> Markup:
@@ -120,7 +129,7 @@ def _by_worker(usage: Usage) -> Markup:
         for use in usage.workers
     ]  # fmt: skip
     headers = ("worker", "threads", "observations", "rounds", "kernels", "exchange", "files")
-    return table("Time by worker", headers, rows, numeric=range(1, 7))
+    return table("Time by worker", headers, rows, numeric=range(1, 7), stacked=True)
 
 
 # ---- memory ----------------------------------------------------------------------------------
@@ -147,7 +156,7 @@ def memory_section(facts: Facts) -> Markup:
     headers = ("where", "peak and plan", "peak", "planned", "limit", "blocks", "process")
     return joined(
         [
-            table("Memory measured and planned", headers, rows, numeric=(2, 3, 4)),
+            table("Memory measured and planned", headers, rows, numeric=(2, 3, 4), stacked=True),
             tag(
                 "p",
                 "Peaks are the largest resident sizes of whole processes, interpreter and "

@@ -42,23 +42,33 @@ def table(
     rows: Iterable[Sequence[object]],
     *,
     numeric: Sequence[int] = (),
+    stacked: bool = False,
 ) -> Markup:
     """A table that scrolls in itself where it is too wide.
 
     caption : says what it is to those who do not see it
     numeric : columns of numbers, which are aligned to the right
+    stacked : on a narrow screen a row is shown as a list instead, each cell after its header
     """
     kinds = ["number" if column in numeric else None for column in range(len(headers))]
     head = [
         tag("th", header, scope="col", class_=kind)
         for header, kind in zip(headers, kinds, strict=True)
     ]
+    names = headers if stacked else [None] * len(headers)
     body = [
-        tag("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(row, kinds, strict=True)))
+        tag(
+            "tr",
+            *(
+                tag("td", cell, class_=kind, data_header=name)
+                for cell, kind, name in zip(row, kinds, names, strict=True)
+            ),
+        )
         for row in rows
     ]
     content = tag("thead", tag("tr", *head)), tag("tbody", *body)
-    return _scrolling(caption, tag("table", _hidden_caption(caption), *content))
+    whole = tag("table", _hidden_caption(caption), *content, class_="stacked" if stacked else None)
+    return _scrolling(caption, whole)
 
 
 def facts_table(caption: str, rows: Iterable[tuple[object, object]]) -> Markup:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.optim.records import IterationRecord
-from slrt_dask.reporting.curves import HEIGHT, Line, chart, spans_much
+from slrt_dask.optim.stages import above_lowest, stage_begins
+from slrt_dask.reporting.curves import HEIGHT, Line, chart, keys, spans_much
 from slrt_dask.reporting.facts import Facts, Picture, Standing
 from slrt_dask.reporting.images import VIRIDIS, colour_range, data_url
 from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
@@ -79,22 +80,37 @@ def convergence_section(facts: Facts) -> Markup:
     return joined(
         [
             tag("p", reason, class_="lead"),
+            _stages(facts),
             tag("div", *figures, class_="charts"),
             folded("The history in numbers", _history(records, facts.error_name)),
         ]
     )
 
 
+def _stages(facts: Facts) -> Markup:
+    """A word about a fit that went through several problems."""
+    begins = stage_begins(facts.records)
+    if not begins:
+        return Markup("")
+    return tag(
+        "p",
+        f"The fit went through {len(begins) + 1} stages, in which the deviation from the Hankel "
+        f"structure becomes dearer. Each has an objective of its own, so that costs and gaps are "
+        f"to be compared within a stage. They begin at the dotted lines, the last one at iteration "
+        f"{begins[-1]:,}.",
+        class_="soft",
+    )
+
+
 def _charts(facts: Facts) -> list[tuple[object, Markup]]:
-    records, settings = facts.records, facts.settings
-    lowest = min(record.cost for record in records)
-    above = [(r.iteration, r.cost - lowest) for r in records if r.cost > lowest]
+    records, settings, begins = facts.records, facts.settings, stage_begins(facts.records)
+    cost = "cost above the lowest of its stage" if begins else "cost above its lowest"
     gradients = [(r.iteration, r.gradient_norm) for r in records]
     gaps = [(r.iteration, r.relative_gap) for r in records if r.relative_gap is not None]
     errors = [(r.iteration, r.validation_rmse) for r in records if r.validation_rmse is not None]
     asked = ("asked for", settings.gap_tolerance) if settings and settings.gap_tolerance else None
     curves: list[tuple[str, int, Points, bool, tuple[str, float] | None]] = [
-        ("cost above its lowest", 0, above, True, None),
+        (cost, 0, above_lowest(records), True, None),
         ("gradient norm", 1, gradients, True, None),
         ("certified relative gap", 2, gaps, True, asked),
         (f"{facts.error_name} on held-out observations", 3, errors, spans_much(errors), None),
@@ -103,7 +119,9 @@ def _charts(facts: Facts) -> list[tuple[object, Markup]]:
     for name, colour, points, logarithmic, level in curves:
         if points:
             line, last = Line(name, colour, points), facts.iterations
-            drawing = chart(name, [line], logarithmic=logarithmic, level=level, last=last)
+            drawing = chart(
+                name, [line], logarithmic=logarithmic, level=level, last=last, begins=begins
+            )
             found.append((name, drawing))
     if len({record.ranks for record in records}) > 1:
         found.append(_ranks(facts))
@@ -120,8 +138,7 @@ def _ranks(facts: Facts) -> tuple[object, Markup]:
         )
         for mode in modes
     ]  # fmt: skip
-    keys = [tag("span", line.name, class_=f"key colour{line.colour}") for line in lines]
-    return joined(["ranks ", *keys]), chart("Ranks as they grew", lines)
+    return joined(["ranks ", keys(lines)]), chart("Ranks as they grew", lines)
 
 
 def _history(records: tuple[IterationRecord, ...], error_name: str) -> Markup:
@@ -173,7 +190,7 @@ def _which_answer(facts: Facts) -> Markup:
 
 
 def _slice(picture: Picture, facts: Facts, low: float, high: float) -> Markup:
-    fixed = ", ".join(f"{facts.mode_name(mode)} = {index:,}" for mode, index in picture.plane.fixed)
+    fixed = ", ".join(facts.place_name(mode, index) for mode, index in picture.plane.fixed)
     what = f"Slice {fixed}" if fixed else "The matrix"
     rows, columns = (axis.length for axis in picture.plane.axes)
     panels = [
@@ -221,7 +238,7 @@ def _cells(facts: Facts) -> Markup:
 def _series(picture: Picture) -> Markup:
     """What is known of a series, and what was filled in."""
     (axis,) = picture.plane.axes
-    lines, keys = [], []
+    lines = []
     for name, colour, values in _series_parts(picture):
         points = [
             (float(x), float(y))
@@ -230,10 +247,9 @@ def _series(picture: Picture) -> Markup:
         ]
         if points:
             lines.append(Line(name, colour, points, broken_after=1.5 * axis.step))
-            keys.append(tag("span", name, class_=f"key colour{colour}"))
     drawing = chart("The series", lines, x_name="sample", size=(WIDE, HEIGHT + 50))
     note = "" if axis.step == 1 else f"One of {axis.step} samples is shown."
-    figure = tag("figure", tag("figcaption", *keys), drawing, class_="plot wide")
+    figure = tag("figure", tag("figcaption", keys(lines)), drawing, class_="plot wide")
     return joined([figure, tag("p", note, class_="soft") if note else ""])
 
 

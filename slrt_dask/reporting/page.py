@@ -14,6 +14,7 @@ from slrt_dask.reporting.effort import (
     software_section,
     sweeps_made,
     time_section,
+    time_taken,
 )
 from slrt_dask.reporting.facts import Facts, Standing
 from slrt_dask.reporting.markup import Markup, joined, number, tag
@@ -121,10 +122,16 @@ def _most_important(facts: Facts) -> Iterator[tuple[str, object, str]]:
         yield "ranks", lengths(facts.ranks), "grown" if _have_grown(facts) else ""
     done = number(facts.iterations, f"{facts.iterations:,}", "iterations")
     yield "iterations", done, sweeps_made(facts)
-    if facts.usage is not None:
-        yield "time", duration(facts.usage.seconds.wall), "with loading and writing"
+    if facts.seconds is not None:
+        yield "time", time_taken(facts), _time_note(facts)
     elif facts.records:
         yield "time", duration(facts.records[-1].seconds), "of its iterations"
+
+
+def _time_note(facts: Facts) -> str:
+    if facts.search is None:
+        return "with loading and writing"
+    return f"{duration(facts.search.took)} of it for the search"
 
 
 def _have_grown(facts: Facts) -> bool:

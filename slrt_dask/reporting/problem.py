@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from slrt_dask.constraints import Bounds
-from slrt_dask.reporting.curves import Line, chart, spans_much
+from slrt_dask.reporting.curves import Line, chart, keys, spans_much
 from slrt_dask.reporting.facts import Facts, taken
 from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
 from slrt_dask.reporting.wording import counted, duration, lengths, listed, percent, plain
@@ -199,21 +199,21 @@ def _search(search: Start, error_name: str) -> Markup:
     lowest: list[float] = []
     for error in errors:
         lowest.append(min(error, lowest[-1]) if lowest else error)
+    lines = [
+        Line("tried", 0, list(enumerate(errors, start=1))),
+        Line("best so far", 1, list(enumerate(lowest, start=1)), stepped=True),
+    ]
     drawing = chart(
         "Error of every setting tried",
-        [
-            Line("tried", 0, list(enumerate(errors, start=1))),
-            Line("best so far", 1, list(enumerate(lowest, start=1)), stepped=True),
-        ],
+        lines,
         x_name="setting",
         logarithmic=spans_much(list(enumerate(errors))),
     )
     sentence = search.chosen[:1].upper() + search.chosen[1:] + "."
-    caption = f"{error_name} on held-out observations: every setting tried, and the best so far"
-    seconds = sum(float(row["seconds"]) for row in search.tried)
+    caption = joined([f"{error_name} on held-out observations ", keys(lines)])
     return joined(
         [
-            tag("p", f"{sentence} The search took {duration(seconds)}."),
+            tag("p", f"{sentence} The search took {duration(search.took)}."),
             tag(
                 "div", tag("figure", tag("figcaption", caption), drawing, class_="plot"),
                 class_="charts",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
 
 NARROW = "\N{NO-BREAK SPACE}"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -22,6 +25,15 @@ def plain(value: float, digits: int = 4) -> str:
     factor = "" if mantissa == "1" else "−" if mantissa == "-1" else None
     lead = f"{mantissa.replace('-', '−')}·" if factor is None else factor
     return f"{lead}10{power}"
+
+
+def label(value: Any) -> str:
+    """A coordinate: numbers as they are, dates as far as they say something."""
+    if isinstance(value, np.datetime64):
+        return str(np.datetime_as_string(value, unit="auto"))
+    if isinstance(value, np.floating):
+        return plain(float(value), 6)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def percent(part: float) -> str:

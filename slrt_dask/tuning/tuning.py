@@ -100,7 +100,7 @@ class Tuning:
         """Where a fit with these settings begins."""
         held_out = {"count": self.held_out, "kind": self.kind.word, "why": self.why}
         offsets = None if self.offsets is None else self.offsets.to_table()
-        return Start(self.point, str(self), self.to_table(), held_out, offsets)
+        return Start(self.point, str(self), self.to_table(), held_out, offsets, self.seconds)
 
     def to_table(self) -> list[dict[str, Any]]:
         """One row per candidate, as JSON takes it; last are those with the chosen offsets."""

@@ -50,8 +50,10 @@ def test_a_variable_is_read_with_its_names_coordinates_and_attributes(array, tmp
     path = written(array, tmp_path / f"file{KINDS[kind]}", kind)
     store = from_file(tmp_path / "store", path, key="t2m")
     np.testing.assert_array_equal(store.to_array(), array.values)
-    found = slrt.complete(store, (1, 1, 1), C=1.0, max_iterations=0).to_xarray()
-    xarray.testing.assert_identical(found.compute(), array.copy(data=found.values))
+    done = slrt.complete(store, (1, 1, 1), C=1.0, max_iterations=0)
+    found = done.to_xarray()
+    expected = array.copy(data=found.values).assign_attrs(done.header.described())
+    xarray.testing.assert_identical(found.compute(), expected)
 
 
 def test_packed_numbers_are_unpacked(array, tmp_path):

@@ -33,6 +33,10 @@ MEASURED = """(() => {
         width: document.scrollingElement.scrollWidth, inner: innerWidth,
         height: document.scrollingElement.scrollHeight, title: document.title,
         plots: [...document.querySelectorAll('figure svg, figure img, figure .bar')].map(seen),
+        cut: [...document.querySelectorAll('.scroll')]
+            .filter(element => !element.closest('details'))
+            .filter(element => element.scrollWidth > element.clientWidth)
+            .map(element => element.getAttribute('aria-label')),
         fetched: performance.getEntriesByType('resource').map(entry => entry.name),
     });
 })()"""

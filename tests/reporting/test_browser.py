@@ -65,6 +65,11 @@ def test_pages_are_as_wide_as_the_window(seen):
         assert one.measured["width"] <= one.measured["inner"] == look.width
 
 
+def test_no_table_is_cut_but_long_ones_that_are_asked_for(seen):
+    for one in seen.values():
+        assert one.measured["cut"] == []
+
+
 def test_every_plot_is_seen(seen, page):
     for look, one in seen.items():
         plots = one.measured["plots"]

@@ -14,7 +14,8 @@ import pytest
 
 import slrt_dask as slrt
 from slrt_dask.errors import InvalidInput, StoreExists, StoreNotFound
-from slrt_dask.reporting.facts import Standing, facts_of
+from slrt_dask.reporting.facts import Standing
+from slrt_dask.reporting.gathering import facts_of
 from slrt_dask.reporting.observed import DrawnFibres
 from slrt_dask.usage import read_usage
 from tests.reporting.conftest import RANKS, SHAPE
@@ -230,6 +231,9 @@ def test_a_searched_fit_tells_of_the_search(stores, tmp_path):
     shown = Reader(slrt.report(run, tmp_path / "report.html"))
     assert f"All {len(tried)} settings tried" in shown.text
     assert f"Chosen among {len(tried)} settings" in shown.text
+    keys = [a["class"] for tag, a in shown.tags if a.get("class", "").startswith("key colour")]
+    assert keys.count("key colour1") > 0
+    assert "tried best so far" in " ".join(shown.words)
 
 
 @pytest.mark.parametrize(
