@@ -117,6 +117,7 @@ def minimise(
                 certified = certify(
                     problem, method, state, stage, rough=rough, as_it_is=rough and grow is None
                 )
+                state = _settled(state, certified, stage)
                 if back is None and stage.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
             if told:  # a resumed state: what its certificate took was counted with its own row
@@ -141,6 +142,7 @@ def minimise(
     except KeyboardInterrupt:
         reason = StopReason.INTERRUPTED
     certified = certified or certify(problem, method, state, rules)
+    state = _settled(state, certified, rules)
     if not told:
         tell(certified, clock() - began, None)
     return Outcome(state, reason, tuple(records), certified.certificate, certified.evaluation)
@@ -157,7 +159,8 @@ def certify(
 ) -> Certified:
     """The certificate of a state, its inner problem first solved as tightly as the gap asks for.
 
-    The state keeps its own evaluation, so that a certificate never changes the course of a run.
+    The state keeps its own evaluation, so that a certificate never changes the course of a run,
+    unless there is none to come (`_settled`).
     rough : on the way bounds need not be as tight as in the end
     as_it_is : nor inner problems, where the gap is wide open anyway
     """
@@ -180,6 +183,15 @@ def certify(
         measured.inner_iterations,
         measured.inner_converged,
     )
+
+
+def _settled(state: StateType, certified: Certified, rules: StopRules) -> StateType:
+    """The state as it was certified, where constraints were made to hold and no step follows.
+
+    A checkpoint keeps the problem's multipliers as they are by then: with the evaluation from
+    before, a run that goes on from it would end elsewhere.
+    """
+    return replace(state, evaluation=certified.evaluation) if rules.chosen else state
 
 
 def _grown(

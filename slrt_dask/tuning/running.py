@@ -121,7 +121,7 @@ class Searching:
             if self.journal.find(candidate) is None and not self.journal.was_left_out(candidate)
         ]
         # The first of all is made in any case: without it there is nothing to choose.
-        if left and (left[0][1] is None or time.monotonic() <= self.until):
+        if left and (not self.journal.tried or time.monotonic() <= self.until):
             self.journal.settle([warm for _, warm in left if warm is not None])
             self._make(lanes(), left)
         elif left:

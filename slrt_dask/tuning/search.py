@@ -134,6 +134,7 @@ class Search:
         candidate, last, idle, errors = first, None, 0, list[float]()
         while idle < TURNED and not self.is_spent:
             lowest = min(errors, default=math.inf)
+            is_new = candidate.key not in self._seen
             (tried,) = self._try([(candidate, last)])
             if tried is None:
                 return
@@ -141,7 +142,8 @@ class Search:
             # Before anything is fitted errors hardly differ, and their order means nothing.
             fitted = lowest < FITTED * errors[0] or len(errors) > LONGEST_RISE
             idle = idle + 1 if fitted and tried.error > (1.0 - STILL_FALLS) * lowest else 0
-            last, candidate = tried, candidate.scaled(PATH_STEP)
+            # Of what was tried before the path came to it, the factors may be gone.
+            last, candidate = tried if is_new else last, candidate.scaled(PATH_STEP)
 
     def _improve(self, effort: float) -> None:
         """Change one thing at a time, as long as it helps, with this much effort at most."""
@@ -176,9 +178,12 @@ class Search:
 
     def _try(self, batch: Batch) -> list[Tried | None]:
         batch = batch[: self.most_trials - len(self.history)]
+        new = [candidate.key not in self._seen for candidate, _ in batch]
         self._seen.update(candidate.key for candidate, _ in batch)
         found = self.attempts(batch)
-        self.history += [tried for tried in found if tried is not None]
+        self.history += [
+            tried for tried, is_new in zip(found, new, strict=True) if tried is not None and is_new
+        ]
         if self.history:
             best = self.best
             self.history = [one if one is best else replace(one, point=()) for one in self.history]

@@ -66,18 +66,33 @@ def test_no_candidate_is_tried_twice_and_all_have_possible_ranks():
         assert all(1 <= rank <= length for rank, length in pairs)
 
 
-def test_every_batch_but_the_first_starts_warm_and_changes_start_from_the_best():
+def test_every_batch_but_the_first_of_a_path_starts_warm_and_changes_start_from_the_best():
     search, _ = walk(bowl((8, 8, 3), (500.0, 500.0, 5.0)))
-    first, *others = search.batches
-    assert all(warm is None for _, warm in first)
-    assert all(len({id(warm) for _, warm in batch}) == 1 for batch in others)
-    others = [one for batch in others for one in batch]
-    assert all(warm is not None for _, warm in others)
+    assert all(len({id(warm) for _, warm in batch}) == 1 for batch in search.batches)
+    cold = [number for number, batch in enumerate(search.batches) if batch[0][1] is None]
+    assert (len(cold), cold[0]) == (2, 0)  # the path, and once more with the shares found
+    changes = [one for batch in search.batches[1 : cold[1]] for one in batch]
     errors = [tried.error for tried in search.history]
     # The best known does not get worse from one change to the next.
-    starts = [warm.error for candidate, warm in others if candidate.ranks != (5, 5, 3)]
+    starts = [warm.error for candidate, warm in changes if candidate.ranks != (5, 5, 3)]
     assert starts == sorted(starts, reverse=True)
+    assert len(starts) > 9
     assert search.best.error == min(errors)
+
+
+def test_a_path_goes_on_from_what_it_made_itself():
+    """Others that were tried at its strengths before may have no factors any more."""
+    search, best = walk(bowl((8, 8, 3), (500.0, 500.0, 5.0)))
+    again = max(number for number, batch in enumerate(search.batches) if batch[0][1] is None)
+    made, repeated = [], []
+    for ((candidate, warm),) in search.batches[again:]:
+        assert warm is None or warm.candidate.key == made[-1].key
+        is_repeated = any(
+            candidate.key == other.key for batch in search.batches[:again] for other, _ in batch
+        )
+        (repeated if is_repeated else made).append(candidate)
+    assert best.candidate.key in [candidate.key for candidate in repeated]
+    assert made[-1].strengths > best.candidate.strengths
 
 
 def test_batches_are_single_steps_or_both_directions_of_one_change():
