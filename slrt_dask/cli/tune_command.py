@@ -101,7 +101,7 @@ def tune(
                 client=client,
                 memory_limit=computing.memory_limit,
                 threads=computing.threads,
-                observers=[] if quiet or is_verbose() else [progress],
+                observers=None if quiet or is_verbose() else [progress],
                 **flags,
             )
     finally:

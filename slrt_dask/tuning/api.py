@@ -17,6 +17,7 @@ from slrt_dask.data.holding_out import KindLike
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
+from slrt_dask.live import told_where_seen
 from slrt_dask.losses import Huber
 from slrt_dask.request import Request
 from slrt_dask.runs import SEARCHING, SETTINGS, refuse_used_directory
@@ -41,14 +42,15 @@ def tune(
     threads: int | None = None,
     precision: str = "float64",
     seed: int = 0,
-    observers: Sequence[Any] = (),
+    observers: Sequence[Any] | None = (),
     held_out: KindLike = "auto",
     run_directory: str | os.PathLike[str] | None = None,
 ) -> Tuning:
     """Find the ranks and weights that predict held-out observations best; fit nothing else.
 
     The arguments are those of `complete`. Of constraints only a Hankel structure matters here.
-    observers : those with a method `on_trial` are told of every setting that was tried
+    observers : those with a method `on_trial` are told of every setting that was tried; without
+        any, a terminal or a notebook shows a search that lasts, and None shows nothing
     held_out : what to judge on: "entries", ("fibres", mode) or ("slices", mode); or "auto", what
         most of the gaps are
     max_seconds : try nothing more when so much time has passed in this call
@@ -75,8 +77,11 @@ def tune(
         precision=precision,
         seed=seed,
     )
-    told = tuple(observer.on_trial for observer in observers if hasattr(observer, "on_trial"))
-    with contextlib.nullcontext() if client is None else Connection(client) as connection:
+    with (
+        told_where_seen(observers) as seen,
+        contextlib.nullcontext() if client is None else Connection(client) as connection,
+    ):
+        told = tuple(observer.on_trial for observer in seen if hasattr(observer, "on_trial"))
         request = Request(store, settings, connection, memory_limit, threads, validation)
         where = None if run_directory is None else _search_directory(run_directory)
         with kept(where, request, free, ALONE) as journal:
