@@ -130,6 +130,7 @@ class Search:
         candidate, last, idle, errors = first, None, 0, list[float]()
         while idle < TURNED and not self.is_spent:
             lowest = min(errors, default=math.inf)
+            is_new = candidate.key not in self._seen
             (tried,) = self._try([(candidate, last)])
             if tried is None:
                 return
@@ -137,7 +138,9 @@ class Search:
             # Before anything is fitted errors hardly differ, and their order means nothing.
             fitted = lowest < FITTED * errors[0] or len(errors) > LONGEST_RISE
             idle = idle + 1 if fitted and tried.error > (1.0 - STILL_FALLS) * lowest else 0
-            last, candidate = tried, candidate.scaled(PATH_STEP)
+            # Of what was tried before, factors may no longer be there to start from.
+            last = tried if is_new else last
+            candidate = candidate.scaled(PATH_STEP)
 
     def _improve(self, effort: float) -> None:
         """Change one thing at a time, as long as it helps, with this much effort at most."""
@@ -172,9 +175,10 @@ class Search:
 
     def _try(self, batch: Batch) -> list[Tried | None]:
         batch = batch[: self.most_trials - len(self.history)]
-        self._seen.update(candidate.key for candidate, _ in batch)
+        new = {candidate.key for candidate, _ in batch} - self._seen
+        self._seen |= new
         found = self.attempts(batch)
-        self.history += [tried for tried in found if tried is not None]
+        self.history += [tried for tried in found if tried and tried.candidate.key in new]
         if self.history:
             best = self.best
             self.history = [one if one is best else replace(one, point=()) for one in self.history]
