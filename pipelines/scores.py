@@ -119,10 +119,7 @@ def _effort(fitted: Fitted) -> str:
     if not fitted.trials:
         return f"{fit}, {fitted.seconds:.1f} s"
     searching = sum(tried.seconds for tried in fitted.trials)
-    return (
-        f"a search of {len(fitted.trials)} settings, {searching:.1f} s; then {fit}; "
-        f"{fitted.seconds:.1f} s in all"
-    )
+    return f"a search of {searching:.1f} s, then {fit}; {fitted.seconds:.1f} s in all"
 
 
 def _advise(fitted: Fitted, ours: float, guesses: Mapping[str, float]) -> None:
@@ -133,6 +130,8 @@ def _advise(fitted: Fitted, ours: float, guesses: Mapping[str, float]) -> None:
     guess = f"the {name}" if name.startswith(THE_MEAN) else name
     if fitted.interrupted:
         remedy = "The fit was interrupted; let it go on for longer."
+    elif fitted.done.header.dense:  # of Hankel structure, for which a search seldom does better
+        remedy = "Other --ranks or another --C may suit these data better."
     elif fitted.trials:
         remedy = "A search found no settings that do better; more observations might."
     else:

@@ -158,7 +158,7 @@ def fit(
     trials, shown = Trials(), progress(arguments)
     with Computing(None, arguments.workers, None, None).connected() as client:
         if isinstance(ranks, str):
-            print(f"Of {what} the settings are searched for\n", flush=True)
+            print(f"Searching for the settings of {what}\n", flush=True)
         else:
             plan = slrt.plan(train, ranks, constraint=constraint, client=client)
             print(f"What {what} will need\n\n{plan}\n", flush=True)

@@ -111,7 +111,7 @@ def tuning_figure(
     by_order.step(
         range(1, len(lowest) + 1), lowest, color=ORANGE, where="post", label="best so far"
     )
-    by_order.set_xlabel(f"setting, of {len(errors)}", fontsize=9)
+    by_order.set_xlabel("setting", fontsize=9)
     for axis in (by_strength, by_order):
         axis.legend(fontsize="small")
         axis.spines[["top", "right"]].set_visible(False)
