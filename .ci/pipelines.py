@@ -51,7 +51,8 @@ def checked(script: str, output: Path) -> bool:
     """Run one pipeline and tell of it in one line."""
     printed, began = io.StringIO(), time.perf_counter()
     with contextlib.redirect_stdout(printed):
-        runpy.run_path(str(PIPELINES / script))["main"](["--small", "--output", str(output)])
+        main = runpy.run_path(str(PIPELINES / script))["main"]
+        main(["--small", "--quiet", "--output", str(output)])
     seconds, text = time.perf_counter() - began, printed.getvalue()
     wrong = problems(script, output, text)
     scores = ", ".join(f"RMSE {ours} against {mean}" for ours, mean in RMSE.findall(text))

@@ -56,6 +56,10 @@ def parser(
     made.add_argument(
         "--output", type=_directory, default=Path("."), help="directory of the pictures"
     )
+    made.add_argument(
+        "--keep", type=_directory, metavar="DIR", help="keep the stores there, for slrt-dask fit"
+    )
+    made.add_argument("--quiet", action="store_true", help="show no progress")
     return made
 
 
@@ -142,7 +146,7 @@ def _directory(text: str) -> Path:
     path = Path(text).absolute()
     there = next(place for place in (path, *path.parents) if os.path.exists(place))
     if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is a file; give a directory for the pictures")
+        raise argparse.ArgumentTypeError(f"{there} is a file; give a directory")
     if not os.access(there, os.W_OK | os.X_OK):
         raise argparse.ArgumentTypeError(f"{there} cannot be written to; give another directory")
     return Path(text)

@@ -1,32 +1,35 @@
-"""What every pipeline does: read one path, hide entries, plan, fit, print a table, draw.
+"""What every pipeline does: read one path, hide entries, plan, fit, draw.
 
-A script tells the story of its job; how a step is done is told here. It changes when all of them
-are to do something in another way.
+A script tells the story of its job; how a step is done is told here, and in `scores` how good the
+answer is. It changes when all of them are to do something in another way.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 from packaged import PACKAGED, packaged_array
+from scores import table
 
 import slrt_dask as slrt
-from slrt_dask.dask_settings import SETTINGS
+from slrt_dask.cli.application import EXIT_INTERRUPTED
+from slrt_dask.cli.computing import Computing
+from slrt_dask.cli.interrupts import interrupted_fit_explained, interrupts_noticed
 from slrt_dask.data.ingest import PARTITION_ENTRIES
 from slrt_dask.data.libraries import load
 from slrt_dask.errors import SlrtError
-from slrt_dask.plot import convergence_figure, save_figure
+from slrt_dask.plot import convergence_figure, save_figure, tuning_figure
+from slrt_dask.tuning.search import Tried
 
 SMALL = 48
 """Of data of one's own, what --small keeps of each mode; it also means few iterations."""
@@ -36,20 +39,52 @@ SMALL_SHARE = 3
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fit, what it saw, what it is judged by, and how long it took."""
+    """A fit, what it saw, what it is judged by, and how long it took.
+
+    trials : of the search before it, if there was one
+    """
 
     done: slrt.Completion
     train: slrt.ObservationStore
     test: slrt.ObservationStore | None
     seconds: float
+    trials: list[Tried]
+
+    @property
+    def interrupted(self) -> bool:
+        return self.done.stop_reason.name == "INTERRUPTED"
+
+
+@dataclass
+class Trials:
+    """Keeps what a search tries, as an observer."""
+
+    seen: list[Tried] = field(default_factory=list)
+
+    def on_record(self, record: Any, state: Any) -> None:
+        """Iterations are kept by the completion."""
+
+    def on_trial(self, tried: Tried) -> None:
+        self.seen.append(tried)
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a script; what its user can mend is told in one sentence."""
-    try:
-        main()
-    except SlrtError as error:
-        raise SystemExit(f"error: {error}") from None
+    """Run a script; what its user can mend is told in one sentence.
+
+    A fit that was interrupted still has a table and pictures, and the exit code of an interrupt.
+    """
+    with interrupts_noticed() as seen:
+        try:
+            main()
+        except SlrtError as error:
+            raise SystemExit(f"error: {error}") from None
+    if seen.count:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def progress(arguments: argparse.Namespace) -> slrt.LiveProgress | None:
+    """What shows how far work is, unless it is to be quiet."""
+    return None if arguments.quiet else slrt.LiveProgress()
 
 
 def data(arguments: argparse.Namespace, made: Callable[[], Any]) -> Any:
@@ -100,76 +135,43 @@ def hide(
     most = PARTITION_ENTRIES
     if arguments.workers is not None:
         most = min(most, -(-int(share * array.size) // arguments.workers))
+    shown = progress(arguments)
     train = slrt.from_array(
-        directory / "train", array, mask=draw < share, partition_entries=max(1, most)
-    )
-    return train, slrt.from_array(directory / "test", array, mask=held_out)
+        directory / "train", array, mask=draw < share, partition_entries=max(1, most),
+        progress=shown,
+    )  # fmt: skip
+    return train, slrt.from_array(directory / "test", array, mask=held_out, progress=shown)
 
 
 def fit(
     train: slrt.ObservationStore,
     test: slrt.ObservationStore | None,
     options: dict[str, Any],
-    workers: int | None = None,
+    arguments: argparse.Namespace,
+    *,
+    what: str = "the fit",
 ) -> Fitted:
-    """Say what it will need, and complete."""
+    """Say what it will need, and complete.  what : is fitted, where there are several fits"""
     load("matplotlib.figure", extra="plot")  # for the pictures, which come last
     given = dict(options)
     ranks, constraint = given.pop("ranks"), given.pop("constraint", None)
-    with _computing(workers) as client:
-        if not isinstance(ranks, str):
-            print(f"{slrt.plan(train, ranks, constraint=constraint, client=client)}\n")
+    trials, shown = Trials(), progress(arguments)
+    with Computing(None, arguments.workers, None, None).connected() as client:
+        if isinstance(ranks, str):
+            print(f"Searching for the settings of {what}\n", flush=True)
+        else:
+            plan = slrt.plan(train, ranks, constraint=constraint, client=client)
+            print(f"What {what} will need\n\n{plan}\n", flush=True)
         began = time.perf_counter()
-        done = slrt.complete(train, ranks, constraint=constraint, client=client, **given)
-        return Fitted(done, train, test, time.perf_counter() - began)
-
-
-def report(
-    fitted: Fitted, *, top: float | None = None, more: Sequence[tuple[str, str]] = ()
-) -> None:
-    """Print how good the answer is, and what it took.  top : the peak, for the PSNR"""
-    done, train = fitted.done, fitted.train
-    weights = ", ".join(f"{weight:.4g}" for weight in done.lambdas)
-    rows = [
-        ("tensor", " × ".join(map(str, train.shape))),
-        ("observed", f"{train.nnz:,} entries, {100 * train.nnz / np.prod(train.shape):.3g} %"),
-        ("settings", f"ranks {done.ranks}, C = {done.C:.4g}, λ = ({weights})"),
-        *(() if fitted.test is None else _scores(fitted, top)),
-        *more,
-        ("certificate", f"relative gap {done.certificate.relative_gap:.2g}"),
-        ("stop", done.stop_reason.value),
-        ("effort", f"{done.records[-1].iteration} iterations, "
-                   f"{sum(row.sweeps for row in done.records)} sweeps, {fitted.seconds:.1f} s"),
-    ]  # fmt: skip
-    table(rows)
-
-
-def table(rows: Sequence[tuple[str, str]]) -> None:
-    for name, text in rows:
-        print(f"{name:20}{text}")
-
-
-def compare(
-    truth: np.ndarray,
-    hidden: np.ndarray,
-    mean: float,
-    answers: dict[str, np.ndarray],
-    top: float | None = None,
-) -> None:
-    """Print how far answers are from the truth where it was hidden; the first one is ours."""
-    wanted = truth[hidden]
-
-    def error(answer: Any) -> float:
-        return float(np.sqrt(np.mean((answer - wanted) ** 2)))
-
-    ours = error(next(iter(answers.values()))[hidden])
-    print()
-    table([("test RMSE", _judged(ours, error(mean)))])
-    for name, answer in answers.items():
-        found = error(answer[hidden])
-        quality = "" if top is None else f", PSNR {20 * np.log10(top / found):.2f} dB"
-        relative = found / error(np.zeros(())) if wanted.any() else np.inf
-        table([(name, f"RMSE {found:.5g}, relative error {relative:.4f}{quality}")])
+        with interrupted_fit_explained() as interrupts:
+            observers = [trials, interrupts, *([] if shown is None else [shown])]
+            try:
+                done = slrt.complete(
+                    train, ranks, constraint=constraint, client=client, observers=observers, **given
+                )
+            except KeyboardInterrupt:  # before there was anything to keep, and told of already
+                sys.exit(EXIT_INTERRUPTED)
+        return Fitted(done, train, test, time.perf_counter() - began, trials.seen)
 
 
 def observed_at(store: slrt.ObservationStore, mode: int, places: Sequence[int]) -> np.ndarray:
@@ -187,50 +189,35 @@ def observed_at(store: slrt.ObservationStore, mode: int, places: Sequence[int]) 
 
 
 def draw(fitted: Fitted, output: Path, name: str, figures: dict[str, Any]) -> None:
-    """Save figures as NAME-KIND.png, and how the fit converged."""
-    converged = convergence_figure(fitted.done.records, title=f"{name}: how the fit converged")
+    """Save figures as NAME-KIND.png, what a search tried, and how the fit converged."""
     output.mkdir(parents=True, exist_ok=True)
-    for kind, figure in {**figures, "convergence": converged}.items():
+    for kind, figure in {**figures, **histories(fitted, name)}.items():
         path = output / f"{name}-{kind}.png"
         save_figure(figure, path)
         table([("picture", str(path))])
 
 
+def histories(fitted: Fitted, name: str, only: Sequence[str] | None = None) -> dict[str, Any]:
+    """Figures of what a search tried, and of how the fit converged.  only : some of its curves
+
+    A search keeps the factors that it found, and then there are no iterations to draw.
+    """
+    figures, records = {}, fitted.done.records
+    if fitted.trials:
+        figures["search"] = tuning_figure(fitted.trials, title=f"{name}: what the search tried")
+    if len(records) > 1 or not fitted.trials:
+        title = f"{name}: how the fit converged"
+        figures["convergence"] = convergence_figure(records, title=title, only=only)
+    return figures
+
+
 @contextlib.contextmanager
-def workspace() -> Iterator[Path]:
+def workspace(arguments: argparse.Namespace) -> Iterator[Path]:
+    """Where stores are: a directory that goes when the script ends, or the one that is to stay."""
+    if arguments.keep is not None:
+        arguments.keep.mkdir(parents=True, exist_ok=True)
+        yield arguments.keep
+        table([("stores", str(arguments.keep))])
+        return
     with tempfile.TemporaryDirectory(prefix="slrt-") as directory:
         yield Path(directory)
-
-
-def _judged(error: float, of_the_mean: float) -> str:
-    return f"{error:.5g} (predicting the mean: {of_the_mean:.5g})"
-
-
-def _scores(fitted: Fitted, top: float | None) -> Iterator[tuple[str, str]]:
-    scores = slrt.evaluate(fitted.done, fitted.test, peak=top)
-    mean = float(da.sqrt(da.mean((fitted.test.values() - fitted.train.mean) ** 2)).compute())
-    part = "" if top is None else f", {scores.rmse / top:.5f} of the peak {top:g}"
-    yield "held out", f"{scores.count:,} entries"
-    yield "test RMSE", _judged(scores.rmse, mean) + part
-    if top is not None:
-        yield "PSNR", f"{scores.psnr:.2f} dB"
-    yield "relative error", f"{scores.relative_error:.4f}"
-
-
-@contextlib.contextmanager
-def _computing(workers: int | None) -> Iterator[Any]:
-    """A client to workers that are started for it, or None for this process."""
-    if workers is None:
-        yield None
-        return
-    from distributed import Client, LocalCluster
-
-    with dask.config.set(SETTINGS):
-        cluster = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=logging.ERROR,
-        )
-        with cluster, Client(cluster) as client:
-            yield client

@@ -80,3 +80,8 @@ def draw_image(
         interpolation="nearest",
         aspect="equal",
     )
+
+
+def colour_bar(axis: Axes, drawn: Any) -> None:
+    """A scale to the right of a panel, as high as the panel is, whatever the proportions of it."""
+    axis.figure.colorbar(drawn, cax=axis.inset_axes((1.03, 0.0, 0.05, 1.0)))

@@ -17,6 +17,7 @@ from slrt_dask.plot_panels import (
     BLUE,
     ERROR_COLOURS,
     ORANGE,
+    colour_bar,
     draw_image,
     largest,
     new_figure,
@@ -64,10 +65,12 @@ def frames_figure(
     axes = np.reshape(figure.subplots(*layout, squeeze=False), (height, count))
     for row, (name, frames) in enumerate(rows):
         for axis, frame in zip(axes[row], np.moveaxis(frames, -1, 0), strict=True):
-            _frame(axis, frame, white)
+            drawn = _frame(axis, frame, white)
         _row_name(axes[row, 0], name, across)
+        if filled.ndim == 3 and (row == len(rows) - 1 or not across):
+            colour_bar(axes[row, -1], drawn)
     if truth is not None:
-        _errors(figure, axes[-1], filled - rows[0][1], across)
+        _errors(axes[-1], filled - rows[0][1], across)
     for axis, text in zip(axes[0], names or (), strict=False):
         axis.set_title(text, fontsize=10)
     if title is not None:
@@ -168,28 +171,28 @@ def _frames(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
-def _frame(axis: Axes, frame: NDArray[np.float64], white: float) -> None:
+def _frame(axis: Axes, frame: NDArray[np.float64], white: float) -> Any:
     if frame.ndim == 2:
-        draw_image(axis, frame, "", "gray", 0.0, white)
+        drawn = draw_image(axis, frame, "", "gray", 0.0, white)
         axis.set_facecolor(MISSING_COLOUR)
-        return
+        return drawn
     missing = np.isnan(frame)
     # A place with some of its colours is drawn with those.
     shown = np.where(missing, 0.0, np.clip(frame / white, 0.0, 1.0))
     shown[missing.all(axis=-1)] = MISSING_COLOUR
     axis.set_xticks([])
     axis.set_yticks([])
-    axis.imshow(shown, interpolation="nearest")
+    return axis.imshow(shown, interpolation="nearest")
 
 
-def _errors(figure: Figure, axes: Any, error: NDArray[np.float64], across: bool) -> None:
+def _errors(axes: Any, error: NDArray[np.float64], across: bool) -> None:
     """A row of errors, all with one scale; of colours the mean."""
     flat = error.mean(axis=2) if error.ndim == 4 else error
     limit = largest(flat)
     for axis, frame in zip(axes, np.moveaxis(flat, -1, 0), strict=True):
         drawn = draw_image(axis, frame, "", ERROR_COLOURS, -limit, limit)
     _row_name(axes[0], f"error (RMSE {np.sqrt(np.nanmean(error**2)):.3g})", across)
-    figure.colorbar(drawn, ax=list(axes), pad=0.01, aspect=25)
+    colour_bar(axes[-1], drawn)
 
 
 def _row_name(axis: Axes, name: str, across: bool) -> None:

@@ -144,3 +144,62 @@ def test_an_interrupt_while_importing_is_told_in_a_line(script, tmp_path):
     )
     assert ended.stderr.strip() == "interrupted"
     assert ended.returncode == -signal.SIGINT
+
+
+def test_progress_is_shown_unless_it_is_to_be_quiet(video, capsys, tmp_path):
+    video("--ranks", "2,2,2", "--max-iterations", "2", "--output", str(tmp_path))
+    shown = capsys.readouterr()
+    assert "iteration    2" in shown.err
+    assert "What the fit will need" in shown.out
+    video("--ranks", "2,2,2", "--max-iterations", "2", "--output", str(tmp_path), "--quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_settings_that_are_worse_than_the_mean_are_told_with_what_to_try(video, capsys, tmp_path):
+    # Noise, which nothing predicts better than its mean.
+    video("--C", "1e4", "--output", str(tmp_path), "--quiet")
+    told = capsys.readouterr().out
+    assert "Nearer to the truth is the mean: RMSE" in told
+    assert "try --auto" in told
+
+
+def test_a_search_is_told_of_and_drawn_in_the_place_of_iterations(video, capsys, tmp_path):
+    video("--auto", "--output", str(tmp_path), "--quiet")
+    told = capsys.readouterr().out
+    assert "chosen among" in told
+    assert "a search of" in told
+    assert "try --auto" not in told
+    assert (tmp_path / "video-search.png").exists()
+    assert not (tmp_path / "video-convergence.png").exists()
+
+
+def test_stores_that_are_kept_can_be_fitted_with_the_file_of_the_pipeline(video, tmp_path):
+    from click.testing import CliRunner
+
+    from slrt_dask.cli import main
+
+    kept = tmp_path / "kept"
+    video("--keep", str(kept), "--output", str(tmp_path), "--quiet", "--max-iterations", "1")
+    own = TOML.read_text().replace("[15, 15, 15]", "[3, 3, 3]").replace("40", "2")
+    (tmp_path / "own.toml").write_text(own)
+    ended = CliRunner().invoke(main, [
+        "fit", "--config", str(tmp_path / "own.toml"), str(kept / "train"),
+        "--validation", str(kept / "test"), "--run", str(tmp_path / "run"), "--quiet",
+    ])  # fmt: skip
+    assert ended.exit_code == 0, ended.output
+
+
+def test_an_interrupted_pipeline_leaves_its_pictures_and_the_exit_code_of_an_interrupt(tmp_path):
+    given = ["--ranks", "4,4,4", "--max-iterations", "100000", "--output", str(tmp_path)]
+    np.save(tmp_path / "clip.npy", np.random.default_rng(0).random((40, 40, 40)))
+    script = [sys.executable, str(PIPELINES / "video/run.py"), str(tmp_path / "clip.npy")]
+    with subprocess.Popen(
+        [*script, "--C", "1e6", *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert "iteration" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        printed, told = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "ending the fit" in told
+    assert "interrupted by the user" in printed
+    assert (tmp_path / "video-frames.png").exists()

@@ -193,3 +193,43 @@ def test_of_a_series_the_truth_is_drawn_where_it_was_missing():
     np.testing.assert_array_equal(lines["known"].get_ydata(), known)
     np.testing.assert_array_equal(lines["filled in"].get_ydata()[5:], [6.0, 7.0, 8.0])
     assert np.isnan(lines["truth"].get_ydata()[:5]).all()
+    assert list(lines) == ["known", "truth", "filled in"]  # the later ones are on top
+
+
+def test_stages_are_marked_and_their_costs_compared_with_each_other_only():
+    def row(number, cost, step=1.0, event=""):
+        return replace(ROW, iteration=number, cost=cost, step=step, event=event)
+
+    records = [row(0, 5.0, 0.0), row(1, 4.0), row(2, 9.0, 0.0), row(3, 7.0), row(4, 6.0),
+               row(5, 6.0, 0.0), row(6, 6.5, 0.0, "went back to iteration 3")]  # fmt: skip
+    cost = convergence_figure(records).axes[0]
+    *curves, begins = cost.lines
+    assert [line.get_ydata().tolist() for line in curves] == [[1.0], [3.0, 1.0, 0.5]]
+    assert begins.get_xdata() == [2, 2]
+    assert len(convergence_figure(RECORDS).axes[0].lines) == 1
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (30, 9)])
+def test_colour_bars_are_as_high_as_their_panels(shape):
+    values = np.arange(float(np.prod(shape))).reshape(shape)
+    for figure in (
+        completion_figure(values, values, values),
+        frames_figure(*[values[..., None]] * 3),
+    ):
+        figure.draw_without_rendering()
+        bars = [(axis, bar) for axis in figure.axes for bar in axis.child_axes]
+        assert len(bars) == 2
+        for axis, bar in bars:
+            heights = [one.get_window_extent().height for one in (axis, bar)]
+            assert heights[0] == pytest.approx(heights[1], rel=0.02)
+
+
+def test_settings_with_the_other_centring_are_drawn_beside_the_rest():
+    def tried(number):
+        return Tried(Candidate((2, 2), (4.0**number, 1.0)), 9.0 - number, 0, 1, 0.1, ())
+
+    figure = tuning_figure([tried(2), tried(3)], others=[tried(0), tried(1)])
+    by_strength, by_order = figure.axes
+    names = [text.get_text() for text in by_strength.get_legend().get_texts()]
+    assert names == ["tried", "tried with the other centring", "the best"]
+    assert by_order.lines[0].get_ydata().tolist() == [9.0, 8.0, 7.0, 6.0]

@@ -22,6 +22,7 @@ interrupts.tell_in_a_line()
 
 import command
 import numpy as np
+import scores
 import shared
 
 import slrt_dask as slrt
@@ -79,13 +80,13 @@ def main(given: Sequence[str] | None = None) -> None:
     name = shared.title(arguments, "a landscape")
     is_image = cube.shape[2] <= MOST_COLOURS
     config = HERE / ("image.toml" if is_image else "hyperspectral.toml")
-    with shared.workspace() as directory:
+    with shared.workspace(arguments) as directory:
         train, test = shared.hide(cube, arguments, directory, OBSERVED)
         options = command.settings(arguments, config, cube.shape)
         if arguments.nonnegative:
             options["constraint"] = slrt.Nonnegative()
-        fitted = shared.fit(train, test, options, arguments.workers)
-        shared.report(fitted, top=shared.peak(cube))
+        fitted = shared.fit(train, test, options, arguments)
+        scores.report(fitted, top=shared.peak(cube))
         made = (image_pictures if is_image else pictures)(cube, fitted, name)
         shared.draw(fitted, arguments.output, "hyperspectral", made)
 

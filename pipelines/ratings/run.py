@@ -20,6 +20,7 @@ interrupts.tell_in_a_line()
 
 import command
 import numpy as np
+import scores
 import shared
 from rating_files import Ratings, read_ratings
 
@@ -50,7 +51,7 @@ def made_ratings(users: int, items: int, weeks: int, seed: int) -> Ratings:
     return Ratings(np.stack([user, item, week]), rounded, (users, items, weeks))
 
 
-def mean_errors(train: slrt.ObservationStore, test: slrt.ObservationStore) -> list:
+def mean_errors(train: slrt.ObservationStore, test: slrt.ObservationStore) -> dict[str, float]:
     """RMSE of the mean of each item, and of that with how kind each user is."""
     seen, asked = (np.asarray(store.indices().compute()) for store in (train, test))
     rated, true = (np.asarray(store.values().compute()) for store in (train, test))
@@ -60,8 +61,8 @@ def mean_errors(train: slrt.ObservationStore, test: slrt.ObservationStore) -> li
     kind = np.bincount(seen[0], rest, train.shape[0])
     kind = kind / (5.0 + np.bincount(seen[0], minlength=train.shape[0]))
     items = train.mean + good[asked[1]]
-    errors = [np.sqrt(np.mean((found - true) ** 2)) for found in (items, items + kind[asked[0]])]
-    return [("mean of the item", f"RMSE {errors[0]:.4f}"), ("and of the user", f"{errors[1]:.4f}")]
+    guesses = {"mean of the item": items, "mean of item and user": items + kind[asked[0]]}
+    return {name: float(np.sqrt(np.mean((it - true) ** 2))) for name, it in guesses.items()}
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -72,15 +73,15 @@ def main(given: Sequence[str] | None = None) -> None:
         if arguments.path is None
         else read_ratings(Path(arguments.path))
     )
-    with shared.workspace() as directory:
+    with shared.workspace(arguments) as directory:
         store = slrt.from_coo(
             directory / "ratings", ratings.indices, ratings.values, ratings.shape,
             duplicates="mean", dimension_names=("user", "item", "week"),
         )  # fmt: skip
         train, test = store.split(HELD_OUT, arguments.seed)
         options = command.settings(arguments, HERE / "ratings.toml", store.shape)
-        fitted = shared.fit(train, test, options, arguments.workers)
-        shared.report(fitted, more=mean_errors(train, test))
+        fitted = shared.fit(train, test, options, arguments)
+        scores.report(fitted, guesses=mean_errors(train, test))
         predicted = fitted.done.predict(test.indices().compute())
         figure = prediction_figure(
             test.values().compute(), predicted, unit="rating", title="Ratings held out"

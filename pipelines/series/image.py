@@ -23,6 +23,7 @@ interrupts.tell_in_a_line()
 
 import command
 import numpy as np
+import scores
 import shared
 
 import slrt_dask as slrt
@@ -48,12 +49,12 @@ def read(arguments, key: str | None) -> np.ndarray:
     return image[..., None] if image.ndim == 2 else image[..., :3]
 
 
-def fit_rows(known: np.ndarray, arguments, directory: Path) -> shared.Fitted:
+def fit_rows(known: np.ndarray, arguments, directory: Path, what: str) -> shared.Fitted:
     """Complete an image, NaN where it is not known, from the rows of which something is."""
     options = command.settings(arguments, HERE / "image.toml", known.shape)
     options["constraint"] = slrt.Hankel((known.shape[0] - WINDOW + 1, 1, 1), DEVIATION)
     store = slrt.from_array(directory, known)
-    return shared.fit(store, None, options, arguments.workers)
+    return shared.fit(store, None, options, arguments, what=what)
 
 
 def filled(known: np.ndarray, fitted: shared.Fitted) -> np.ndarray:
@@ -73,19 +74,22 @@ def main(given: Sequence[str] | None = None) -> None:
         rows, columns = black.all(axis=(1, 2)), black.all(axis=(0, 2))
     hidden = np.broadcast_to((rows[:, None] | columns)[..., None], image.shape)
     known = np.where(hidden, np.nan, image)
-    with shared.workspace() as directory:
-        first = fit_rows(known, arguments, directory / "rows")
+    with shared.workspace(arguments) as directory:
+        first = fit_rows(known, arguments, directory / "rows", "the fit of rows")
         half = filled(known, first)
         half[:, columns] = np.nan
         turned = half.transpose(1, 0, 2)
-        second = fit_rows(turned, arguments, directory / "columns")
+        second = fit_rows(turned, arguments, directory / "columns", "the fit of columns")
         completed = filled(turned, second).transpose(1, 0, 2)
-        ranks = tuple(min(pair) for pair in zip(PLAIN["ranks"], image.shape, strict=True))
-        plain = shared.fit(first.train, None, {**PLAIN, "ranks": ranks}).done.to_dask().compute()
+        answers = {"with Hankel": completed}
+        if not (first.interrupted or second.interrupted):
+            ranks = tuple(min(pair) for pair in zip(PLAIN["ranks"], image.shape, strict=True))
+            options = {**PLAIN, "ranks": ranks}
+            plain = shared.fit(first.train, None, options, arguments, what="low rank only")
+            answers["low rank only"] = plain.done.to_dask().compute()
         missing = f"{rows.sum()} rows, {columns.sum()} columns"
-        shared.report(second, more=[("missing", missing)])
-        answers = {"with Hankel": completed, "low rank only": plain}
-        shared.compare(image, hidden, first.train.mean, answers, top=np.nanmax(image))
+        scores.report(second, more=[("missing", missing)])
+        scores.compare(second, image, hidden, answers, top=np.nanmax(image))
         panels = (part[..., None] for part in (image, known, completed))
         figure = frames_figure(*panels, title=f"Rows and columns missing from {name}")
         shared.draw(second, arguments.output, "image", {"filled": figure})

@@ -20,6 +20,7 @@ interrupts.tell_in_a_line()
 
 import command
 import numpy as np
+import scores
 import shared
 
 import slrt_dask as slrt
@@ -63,14 +64,14 @@ def main(given: Sequence[str] | None = None) -> None:
     if not np.isnan(known[:count]).any():
         known[count // 2 : count // 2 + count // 20] = np.nan
     hidden = np.isnan(known) & ~np.isnan(truth)
-    with shared.workspace() as directory:
+    with shared.workspace(arguments) as directory:
         train = slrt.from_array(directory / "train", known)
         held_out = np.where(hidden, truth, np.nan)
         test = slrt.from_array(directory / "test", held_out) if hidden.any() else None
         options = command.settings(arguments, HERE / "series.toml", truth.shape)
         options["constraint"] = slrt.Hankel(max(2, round(OFFSETS * len(truth))))
-        fitted = shared.fit(train, test, options, arguments.workers)
-        shared.report(fitted)
+        fitted = shared.fit(train, test, options, arguments)
+        scores.report(fitted)
         figure = series_figure(
             known,
             fitted.done.to_dask().compute(),

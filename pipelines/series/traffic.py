@@ -21,6 +21,7 @@ interrupts.tell_in_a_line()
 
 import command
 import numpy as np
+import scores
 import shared
 
 import slrt_dask as slrt
@@ -74,17 +75,20 @@ def main(given: Sequence[str] | None = None) -> None:
     known = counts.copy()
     known[:, hide] = np.nan
     hidden = np.isnan(known) & ~np.isnan(counts)
-    with shared.workspace() as directory:
+    with shared.workspace(arguments) as directory:
         train = slrt.from_array(directory / "train", known)
         options = command.settings(arguments, HERE / "traffic.toml", counts.shape)
         options["constraint"] = slrt.Hankel((1, days - 2 * WEEK + 1, 1), DEVIATION)
-        fitted = shared.fit(train, None, options, arguments.workers)
-        ranks = tuple(min(pair) for pair in zip(PLAIN["ranks"], counts.shape, strict=True))
-        plain = shared.fit(train, None, {**PLAIN, "ranks": ranks}).done.to_dask().compute()
+        fitted = shared.fit(train, None, options, arguments, what="the fit with Hankel")
         completed = fitted.done.to_dask().compute()
-        shared.report(fitted)
-        answers = {"with Hankel": completed, **means(known), "low rank only": plain}
-        shared.compare(counts, hidden, train.mean, answers)
+        answers = {"with Hankel": completed, **means(known)}
+        if not fitted.interrupted:
+            ranks = tuple(min(pair) for pair in zip(PLAIN["ranks"], counts.shape, strict=True))
+            options = {**PLAIN, "ranks": ranks}
+            plain = shared.fit(train, None, options, arguments, what="low rank only")
+            answers["low rank only"] = plain.done.to_dask().compute()
+        scores.report(fitted)
+        scores.compare(fitted, counts, hidden, answers)
         place = int(np.argmax(np.nanstd(counts, axis=(1, 2))))
         lines = (array[place].reshape(-1) for array in (known, completed, counts))
         figure = series_figure(*lines, title=f"Place {place}, whole days missing")

@@ -22,9 +22,10 @@ interrupts.tell_in_a_line()
 
 import command
 import numpy as np
+import scores
 import shared
 
-from slrt_dask.plot import completion_figure, convergence_figure, save_figure
+from slrt_dask.plot import completion_figure, save_figure
 
 HERE = Path(__file__).parent
 EXPERIMENTS = {"nonnegative": "toy.toml", "hankel": "hankel.toml", "waves": "waves.toml"}
@@ -51,7 +52,8 @@ def plane_waves(size: int, seed: int) -> np.ndarray:
     return tensor / tensor.std()
 
 
-def experiment(name: str, arguments, directory: Path) -> None:
+def experiment(name: str, arguments, directory: Path) -> bool:
+    """Do one of them; whether it may go on with the next."""
     waves, size = name == "waves", 40 if arguments.small else 100
     tensor = plane_waves(min(size, 48), arguments.seed) if waves else nonnegative_tensor(
         size, arguments.seed)  # fmt: skip
@@ -59,14 +61,12 @@ def experiment(name: str, arguments, directory: Path) -> None:
     train, test = shared.hide(shared.lazy(tensor), arguments, directory / name, share)
     options = command.settings(arguments, HERE / EXPERIMENTS[name], tensor.shape)
     print(f"\n{name.capitalize()}\n")
-    fitted = shared.fit(train, test, options, arguments.workers)
+    fitted = shared.fit(train, test, options, arguments)
     gradients = [row.gradient_norm for row in fitted.done.records]
     change = f"{gradients[0]:.3g} at first, {gradients[-1]:.3g} at last"
     violation = f"{fitted.done.certificate.violation:.2g}"
-    shared.report(fitted, more=[("gradient norm", change), ("violation", violation)])
-    curves = convergence_figure(
-        fitted.done.records, title=f"{name.capitalize()} completion", only=PAPER_CURVES
-    )
+    scores.report(fitted, more=[("gradient norm", change), ("violation", violation)])
+    curves = shared.histories(fitted, f"{name.capitalize()} completion", only=PAPER_CURVES)
     slices = completion_figure(
         tensor[..., 0],
         shared.observed_at(train, 2, [0])[..., 0],
@@ -74,19 +74,21 @@ def experiment(name: str, arguments, directory: Path) -> None:
         title=f"{name.capitalize()}: the first of three slices",
     )
     arguments.output.mkdir(parents=True, exist_ok=True)
-    for kind, figure in (("", curves), ("-slice", slices)):
-        path = arguments.output / f"toy-{name}{kind}.png"
+    for kind, figure in {**curves, "slice": slices}.items():
+        path = arguments.output / f"toy-{name}{'' if kind == 'convergence' else f'-{kind}'}.png"
         save_figure(figure, path)
-        shared.table([("picture", str(path))])
+        scores.table([("picture", str(path))])
+    return not fitted.interrupted
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = command.parser(__doc__, observed=0.1, path=False)
     parser.add_argument("--only", choices=list(EXPERIMENTS), help="one of the experiments")
     arguments = parser.parse_args(given)
-    with shared.workspace() as directory:
+    with shared.workspace(arguments) as directory:
         for name in EXPERIMENTS if arguments.only is None else [arguments.only]:
-            experiment(name, arguments, directory)
+            if not experiment(name, arguments, directory):
+                break
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ interrupts.tell_in_a_line()
 import command
 import dask.array as da
 import numpy as np
+import scores
 import shared
 
 from slrt_dask.errors import InvalidInput
@@ -66,12 +67,12 @@ def main(given: Sequence[str] | None = None) -> None:
     size = (36, 48, 24) if arguments.small else (72, 96, 60)
     video = grey(shared.data(arguments, lambda: moving_scene(*size)))
     name = shared.title(arguments, "a street")
-    with shared.workspace() as directory:
+    with shared.workspace(arguments) as directory:
         train, test = shared.hide(video, arguments, directory, OBSERVED)
         options = command.settings(arguments, HERE / "video.toml", video.shape)
-        fitted = shared.fit(train, test, options, arguments.workers)
+        fitted = shared.fit(train, test, options, arguments)
         top = 255.0 if shared.peak(video) <= 255.0 else shared.peak(video)
-        shared.report(fitted, top=top)
+        scores.report(fitted, top=top)
         shown = np.linspace(0, video.shape[2] - 1, min(SHOWN, video.shape[2])).astype(int).tolist()
         frames = frames_figure(
             video[:, :, shown].compute() if shared.is_full(video) else None,

@@ -112,7 +112,8 @@ def tune(
     if plot is not None:
         from slrt_dask.plot import save_figure, tuning_figure
 
-        save_figure(tuning_figure(found.history), plot)
+        others = found.offsets.others if found.offsets else ()
+        save_figure(tuning_figure(found.history, others=others), plot)
 
 
 def _check_files(output: str | None, plot: str | None) -> None:

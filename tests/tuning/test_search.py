@@ -66,6 +66,24 @@ def test_no_candidate_is_tried_twice_and_all_have_possible_ranks():
         assert all(1 <= rank <= length for rank, length in pairs)
 
 
+def test_a_path_that_meets_what_was_tried_before_neither_counts_it_nor_starts_from_it():
+    error, asked = bowl((5, 5, 3), (2.5, 7.5, 0.75)), []
+
+    def attempts(batch):
+        found = []
+        for candidate, warm in batch:
+            assert warm is None or warm.point
+            factors = () if candidate.key in asked else ("kept for what comes next",)
+            asked.append(candidate.key)
+            found.append(Tried(candidate, error(candidate), 0, 0, 0.0, factors))
+        return found
+
+    search = Search(Freedom(LENGTHS), attempts, 200)
+    search.run(Candidate.first(LENGTHS, (40.0, 30.0, 3.0), rank=5))
+    assert len(asked) > len(set(asked))  # the path with the shares that were found crosses others
+    assert [tried.candidate.key for tried in search.history] == list(dict.fromkeys(asked))
+
+
 def test_every_batch_but_the_first_of_a_path_starts_warm_and_changes_start_from_the_best():
     search, _ = walk(bowl((8, 8, 3), (500.0, 500.0, 5.0)))
     assert all(len({id(warm) for _, warm in batch}) == 1 for batch in search.batches)
