@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.records import IterationRecord
+from slrt_dask.optim.stages import stages_of
 from slrt_dask.plot_panels import BLUE, GREEN, ORANGE, PURPLE, new_figure
 from slrt_dask.tuning.search import Tried
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-ROUNDING = 1e-9
-"""The part of a cost by which it may rise in a step."""
 
 
 @dataclass(frozen=True)
@@ -121,19 +119,9 @@ def tuning_figure(
 
 
 def _stages(records: Sequence[IterationRecord]) -> list[tuple[int, int]]:
-    """Rows, from and to, of one objective each.
-
-    No step raises a cost. Where it rises without a step, another objective begins; unless the fit
-    went back to an earlier iteration, of which an event tells.
-    """
-    begins = [
-        number
-        for number, (before, row) in enumerate(pairwise(records), start=1)
-        if row.step == 0.0
-        and row.cost - before.cost > ROUNDING * abs(before.cost)
-        and "went back" not in row.event
-    ]
-    return list(zip([0, *begins], [*begins, len(records)], strict=True))
+    """Rows, from and to, of one objective each."""
+    ends = [0, *accumulate(len(stage) for stage in stages_of(records))]
+    return list(pairwise(ends))
 
 
 def _check_names(wanted: Sequence[str], known: Sequence[str]) -> None:
