@@ -112,11 +112,9 @@ def minimise(
             back = None if patience is None else patience.ended
             stage = replace(stage, chosen=stage.chosen or back is not None)
             reason = back or stage.reason(state, seconds)
-            if reason is not None or _is_due(state, certify_every):
+            if reason is not None or _is_due(state, certify_every, grow is not None):
                 rough = reason is None
-                certified = certify(
-                    problem, method, state, stage, rough=rough, as_it_is=rough and grow is None
-                )
+                certified = certify(problem, method, state, stage, rough=rough, as_it_is=rough)
                 state = _settled(state, certified, stage)
                 if back is None and stage.gap_is_closed(certified.certificate):
                     reason = StopReason.GAP
@@ -231,8 +229,10 @@ def _moved(
     return replace(fresh, iteration=state.iteration + 1)
 
 
-def _is_due(state: MethodState, certify_every: int) -> bool:
-    return state.iteration > 0 and state.iteration % certify_every == 0
+def _is_due(state: MethodState, certify_every: int, growing: bool) -> bool:
+    """Whether to certify on the way. The ranks that growth begins with are not worth many steps."""
+    due = state.iteration > 0 and state.iteration % certify_every == 0
+    return due or (growing and state.iteration == 1)
 
 
 def _record(
