@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -74,6 +75,8 @@ def launched(name, *arguments, programs=()):
         stderr=subprocess.PIPE,
         text=True,
         env=environment(*programs),
+        # Whoever runs the tests beyond the end of a terminal has this signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     with process:
         try:
