@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -53,15 +54,36 @@ NOTICING: list[tuple[Interrupts, Say]] = []
 """Who is to hear of interrupts now, the innermost last."""
 
 
+SECONDS_TO_COMPILE = 0.05
+"""After which it is looked again whether a kernel is still being compiled."""
+postponed = threading.Event()
+
+
 def _notice(number: int, frame: FrameType | None) -> None:
-    told = any(say is not None for _, say in NOTICING)
-    for seen, say in reversed(NOTICING):
-        seen.count += 1
-        seen.told = told
-        if say is not None:
-            say(seen)
+    if not postponed.is_set():
+        told = any(say is not None for _, say in NOTICING)
+        for seen, say in reversed(NOTICING):
+            seen.count += 1
+            seen.told = told
+            if say is not None:
+                say(seen)
+    postponed.clear()
+    if _is_compiling():
+        # A kernel whose compilation is broken off cannot be compiled again by this process, which
+        # has a certificate to make yet.
+        postponed.set()
+        again = threading.Timer(SECONDS_TO_COMPILE, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        return
     # Not the handler from before: that of a program around this one may end it without a word.
     signal.default_int_handler(number, frame)
+
+
+def _is_compiling() -> bool:
+    """Whether this thread compiles a kernel just now."""
+    compiling = sys.modules.get("numba.core.compiler_lock")
+    return compiling is not None and bool(compiling.global_compiler_lock.is_locked())
 
 
 @contextmanager

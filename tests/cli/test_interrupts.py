@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 
 import pytest
+from numba.core.compiler_lock import global_compiler_lock
 
 import slrt_dask
 from slrt_dask import pipeline
 from slrt_dask.cli import fit_commands
+from slrt_dask.cli.interrupts import SECONDS_TO_COMPILE, interrupts_noticed
 from slrt_dask.request import Request
 from tests.cli.conftest import FIT
 
@@ -124,3 +128,22 @@ def test_what_an_interrupt_broke_off_falls_apart_quietly(run_command, store, tmp
     said = run_command("fit", store.path, *ENDLESS, "--run", tmp_path / "run")
     assert said.exit_code == 130
     assert not loud
+
+
+def compile_interrupted(compiled):
+    """Be interrupted as if in the middle of compiling; what is heard of it has to wait."""
+    with global_compiler_lock:
+        signal.raise_signal(signal.SIGINT)
+        deadline = time.monotonic() + 4 * SECONDS_TO_COMPILE
+        while time.monotonic() < deadline:
+            pass
+        compiled.append(True)
+    threading.Event().wait(10.0)
+
+
+def test_an_interrupt_waits_for_a_kernel_that_is_being_compiled():
+    compiled = []
+    with interrupts_noticed() as seen, pytest.raises(KeyboardInterrupt):
+        compile_interrupted(compiled)
+    assert compiled == [True]
+    assert seen.count == 1
