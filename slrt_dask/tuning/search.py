@@ -7,7 +7,7 @@ any more, or that has taken several times the effort of the path.
 
 What is best then are factors that once fitted with the first shares of the modes, and were mended.
 So the path is followed once more, with the shares that were found, and changes are looked for from
-its best. On traffic counts that took the error from 26.4 to 25.6; elsewhere it changed nothing.
+its best. On traffic counts that took the error from 26.4 to 25.6; elsewhere it changed little.
 
 Candidates come in batches that are settled before any of them is fitted, so that they can be fitted
 at the same time, and the walk is the same whoever does so. A batch is one change in both
