@@ -23,6 +23,7 @@ from slrt_dask.dual.operator import (
     Matrix,
     add_crossing,
     add_local,
+    aligned,
     crossing_sums,
     empty_sums,
 )
@@ -80,7 +81,7 @@ class Round:
 
 
 Sums = tuple[Matrix, NDArray[np.float64]]
-"""Fibre sums of the slab mode, and scalars: rr, rw after a sweep; rr, bx, rx, xx after none."""
+"""Fibre sums of the slab mode, and scalars: rr, ⟨r, Ar⟩ after a sweep; else rr, bx, rx, xx."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,8 @@ class ConjugateGradient(Overlapping):
         assert message.sums is not None
         rr = sweeps.crossing_step(
             index.starts, index.rows[mode], index.fibres[mode], message.sums,
-            self.factors.padded[mode], lanes_for(self.factors.width(mode)), self.weights[mode],
+            self.factors.padded[mode], lanes_for(self.factors.width(mode)),
+            sweeps.strips_for(block.entries, sums), self.weights[mode],
             block.changing(self.solution), block.changing("r"), block.changing("p"),
             block.changing("s"), block.vector("w"), message.alpha, message.beta, sums,
         )  # fmt: skip
@@ -191,6 +193,11 @@ class ConjugateGradient(Overlapping):
             )
             scalars[1] = 0.0 if begins else energy
         return scalars if rest is None else rest + scalars
+
+    def known_of(self, shared: Matrix) -> NDArray[np.float64]:
+        """The slab mode's part of ⟨r, Ar⟩: the norm of its fibre sums."""
+        flat = aligned(shared).reshape(-1)
+        return np.array([0.0, self.weights[self.slab_mode] * vectors.dot(flat, flat), 0.0, 0.0])
 
     def _measure(self, block: Block, r: Vector, total: Sums | None) -> Sums:
         """The products that tell how the solve ended."""
@@ -225,10 +232,7 @@ class ConjugateGradient(Overlapping):
             return replace(swept, phase="measure", sums=None)
         return self._next_iteration(swept, sums, rr, float(scalars[1]))
 
-    def _next_iteration(self, message: Round, sums: Matrix, rr: float, rw: float) -> Round:
-        # ⟨r, Ar⟩ from the local modes' part and the norm of the slab mode's fibre sums.
-        flat = np.ascontiguousarray(sums).reshape(-1)
-        curvature = rw + self.weights[self.slab_mode] * vectors.dot(flat, flat)
+    def _next_iteration(self, message: Round, sums: Matrix, rr: float, curvature: float) -> Round:
         beta = rr / message.squared_residual if message.iteration else 0.0
         denominator = curvature - (beta * rr / message.alpha if message.iteration else 0.0)
         if denominator <= 0.0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,9 +60,11 @@ class MemoryVectors:
     change = read
 
     def fresh(self, name: str) -> Vector:
-        if name not in self._held:
-            self._held[name] = np.zeros_like(self._held[VALUES])
-        return self._held[name]
+        held = self._held.get(name)
+        if held is None:
+            # Several threads may be at work on one block: the first one's room is everybody's.
+            held = self._held.setdefault(name, np.zeros_like(self._held[VALUES]))
+        return held
 
     def drop(self, names: tuple[str, ...]) -> None:
         for name in names:
@@ -189,6 +191,15 @@ class Block:
     def buffer(self, mode: int, width: int, name: str = "sums") -> NDArray[np.float64]:
         """Room for the fibre sums of one slice of a local mode; its content not kept."""
         return self.buffers.room(mode, name, self.index.buffer_rows[mode], width)
+
+    def piece(self, first: int, stop: int) -> Block:
+        """The slices from `first` to before `stop`.
+
+        Entries and vectors are those of the whole block; only `index.starts` tells which are meant.
+        """
+        index, numbering = self._numbered()
+        part = replace(index, starts=index.starts[first : stop + 1])
+        return replace(self, numbered=(part, numbering))
 
     def _numbered(self) -> tuple[BlockIndex, FibreNumbering]:
         if self.numbered is None:

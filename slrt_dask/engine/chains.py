@@ -7,11 +7,13 @@ computed: three rooms go round, so memory is bounded by three blocks a thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
+
+import numpy as np
 
 from slrt_dask.engine.block import Block, Buffers
 from slrt_dask.engine.resting import RestingBlock
@@ -19,8 +21,8 @@ from slrt_dask.engine.scratch import FileVectors, Room
 
 Step = Callable[[Block, Any], Any]
 Result = TypeVar("Result")
-LATE = 4
-"""One block of so many is left for when sums travel."""
+SMALLEST_PIECE = 20_000
+"""Entries below which slices are not handed out by themselves: calls would cost too much."""
 
 
 @dataclass
@@ -28,42 +30,30 @@ class Chain:
     """Blocks that one thread visits in order, and the room it has for that.
 
     rooms : empty where blocks stay in memory
+    shared : whether there are other threads, which may take parts of the work
     waited : seconds that the thread has spent waiting for files
     """
 
     blocks: Sequence[RestingBlock]
     rooms: Sequence[Room]
+    shared: bool = False
     buffers: Buffers = field(default_factory=Buffers)
     waited: float = 0.0
 
     def run(self, step: Step, background: Executor) -> Any:
         """The sum of step(block, sum so far) over the blocks."""
-        return self._streamed(step, background) if self.rooms else self._over(self.blocks, step)
+        return self._streamed(step, background) if self.rooms else self.over(step)
 
-    def begin(self, step: Step, background: Executor, *, late: Step) -> Any:
-        """The same, with a shorter step for the last blocks; the rest of theirs is left to `end`.
-
-        Every block goes through its whole step while it is in cache, but for so many that there is
-        something to compute while sums travel. Blocks in files are not opened twice.
-        """
-        if self.rooms:
-            return self._streamed(step, background)
-        early = len(self.blocks) - self._late
-        return self._over(self.blocks[early:], late, self._over(self.blocks[:early], step))
-
-    def end(self, step: Step, background: Executor) -> Any:
-        """The sum over the blocks that `begin` was short with."""
-        early = len(self.blocks) - (0 if self.rooms else self._late)
-        return self._over(self.blocks[early:], step)
-
-    @property
-    def _late(self) -> int:
-        return -(-len(self.blocks) // LATE)
-
-    def _over(self, blocks: Sequence[RestingBlock], step: Step, total: Any = None) -> Any:
-        for resting in blocks:
-            total = step(resting.open(None, self.buffers, frozenset()), total)
+    def over(self, step: Step) -> Any:
+        """The same where blocks are in memory."""
+        total = None
+        for block in self.opened():
+            total = step(block, total)
         return total
+
+    def opened(self) -> Iterator[Block]:
+        """The blocks, where they are in memory."""
+        return (resting.open(None, self.buffers, frozenset()) for resting in self.blocks)
 
     def _streamed(self, step: Step, background: Executor) -> Any:
         total, names = None, frozenset[str]()
@@ -107,6 +97,24 @@ class Chain:
             return done()
         finally:
             self.waited += time.perf_counter() - began
+
+    @cached_property
+    def pieces(self) -> list[Block]:
+        """Blocks in memory in parts that threads can take from each other, finer towards the end.
+
+        They are parts of the blocks as these are numbered when this is first asked for.
+        """
+        pieces, remaining = [], sum(resting.entries for resting in self.blocks)
+        for block in self.opened():
+            starts, first = block.index.starts, 0
+            while first < len(starts) - 1:
+                wanted = max(SMALLEST_PIECE, remaining // 2) if self.shared else block.entries
+                stop = int(np.searchsorted(starts, starts[first] + wanted, side="left"))
+                stop = min(stop, len(starts) - 1)
+                pieces.append(block.piece(first, stop))
+                remaining -= int(starts[stop] - starts[first])
+                first = stop
+        return pieces
 
     @property
     def nbytes(self) -> int:

@@ -26,6 +26,10 @@ FAN_IN = 4
 
 Letter = tuple[int, int, str, int]
 """What a part is: run, round, its kind, such as "sum", and the number of the worker it is from."""
+Combine = Callable[[Any, Any], Any]
+"""How two sums become one."""
+Shared = Callable[[], tuple[Any, Any]]
+"""Waits for a sum that all workers are to know, with what the root knows of it."""
 Arrival = Callable[[], object] | None
 """Waits until a part that was sent has arrived, and raises if it never will; None if it has."""
 
@@ -79,7 +83,7 @@ class Exchange(ABC):
     is_alone = False
 
     @abstractmethod
-    def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+    def total(self, combine: Combine, part: Any) -> Any:
         """The sum of all workers' parts, at the root; elsewhere nothing of use."""
 
     @abstractmethod
@@ -87,8 +91,11 @@ class Exchange(ABC):
         """The root's message, everywhere."""
 
     @abstractmethod
-    def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
-        """Begin to add up all workers' parts; the call returned waits for the sum, everywhere."""
+    def share(self, combine: Combine, part: Any, known_of: Callable[[Any], Any]) -> Shared:
+        """Begin to add up all workers' parts; the call returned waits for the sum, everywhere.
+
+        known_of : what the root makes of the sum meanwhile; elsewhere it is None
+        """
 
     @abstractmethod
     def settle(self) -> None:
@@ -100,14 +107,14 @@ class Alone(Exchange):
 
     is_alone = True
 
-    def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+    def total(self, combine: Combine, part: Any) -> Any:
         return part
 
     def spread(self, message: Any) -> Any:
         return message
 
-    def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
-        return lambda: part
+    def share(self, combine: Combine, part: Any, known_of: Callable[[Any], Any]) -> Shared:
+        return lambda: (part, known_of(part))
 
     def settle(self) -> None:
         """Nothing was sent."""
@@ -139,7 +146,7 @@ class TreeExchange(Exchange):
         self._round = 0
         self._arrivals: list[Arrival] = []
 
-    def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+    def total(self, combine: Combine, part: Any) -> Any:
         return self._up("sum", combine, part)
 
     def spread(self, message: Any) -> Any:
@@ -152,14 +159,15 @@ class TreeExchange(Exchange):
         arrivals, self._arrivals = self._arrivals, []
         _wait_for(arrivals)
 
-    def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
-        done: Future[Any] = Future()
+    def share(self, combine: Combine, part: Any, known_of: Callable[[Any], Any]) -> Shared:
+        done: Future[tuple[Any, Any]] = Future()
 
         def travel() -> None:
             try:
                 total, arrivals = self._down("shared", self._up("early sum", combine, part))
+                known = known_of(total) if self.is_root else None
                 _wait_for(arrivals)
-                done.set_result(total)
+                done.set_result((total, known))
             except BaseException as error:
                 done.set_exception(error)
 
@@ -167,7 +175,7 @@ class TreeExchange(Exchange):
         threading.Thread(target=travel, name="slrt-share", daemon=True).start()
         return done.result
 
-    def _up(self, kind: str, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+    def _up(self, kind: str, combine: Combine, part: Any) -> Any:
         for child in self._children:
             part = combine(part, self._mailbox.take((self._run, self._round, kind, child)))
         if not self.is_root:
@@ -199,7 +207,7 @@ class TimedExchange(Exchange):
         self.is_root, self.is_alone = exchange.is_root, exchange.is_alone
         self._exchange, self._took = exchange, took
 
-    def total(self, combine: Callable[[Any, Any], Any], part: Any) -> Any:
+    def total(self, combine: Combine, part: Any) -> Any:
         with self._timed():
             return self._exchange.total(combine, part)
 
@@ -211,10 +219,10 @@ class TimedExchange(Exchange):
         with self._timed():
             self._exchange.settle()
 
-    def share(self, combine: Callable[[Any, Any], Any], part: Any) -> Callable[[], Any]:
-        wait = self._exchange.share(combine, part)
+    def share(self, combine: Combine, part: Any, known_of: Callable[[Any], Any]) -> Shared:
+        wait = self._exchange.share(combine, part, known_of)
 
-        def timed() -> Any:
+        def timed() -> tuple[Any, Any]:
             with self._timed():
                 return wait()
 

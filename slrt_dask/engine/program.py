@@ -75,7 +75,18 @@ class Overlapping(Program):
 
     @abstractmethod
     def follow(self, block: Block, message: Any, rest: Any) -> Any:
-        """The second half of a step: add to the rest of the sum, None for the first."""
+        """The second half of a step: add to the rest of the sum, None for the first.
+
+        block : may be some slices of one (`Block.piece`), and then several threads are at work on
+            others of it: what is not of these slices must neither be read nor written
+        """
+
+    @abstractmethod
+    def known_of(self, shared: Any) -> Any:
+        """What `advance` has to know of the large part when it is complete, added to the rest.
+
+        Made once, by whoever completes the sum, while others still compute.
+        """
 
     @abstractmethod
     def told(self, message: Any, shared: Any) -> Any:
@@ -106,11 +117,10 @@ def run_rounds(program: Program, contribute: Contribute, exchange: Exchange | No
     exchange : joins these blocks with those of other workers, each of which runs the same rounds
     """
     others = exchange or Alone()
-    overlapped = isinstance(program, Overlapping) and not others.is_alone
     message = program.first()
     heard = others.spread(program.sent(message))
     while not isinstance(heard, Finished):
-        if overlapped:
+        if isinstance(program, Overlapping) and not others.is_alone:
             total = _overlapped(program, heard, contribute, others)
         else:
             total = others.total(program.combine, contribute(program, heard, None))
@@ -124,10 +134,17 @@ def run_rounds(program: Program, contribute: Contribute, exchange: Exchange | No
     return message.outcome if others.is_root else None
 
 
-def _overlapped(program: Program, message: Any, contribute: Contribute, others: Exchange) -> Any:
+def _overlapped(
+    program: Overlapping, message: Any, contribute: Contribute, others: Exchange
+) -> Any:
     """One round's sum; the part that everybody needs travels while the rest is computed."""
     shared: list[Callable[[], Any]] = []
-    rest = contribute(program, message, lambda part: shared.append(others.share(add_into, part)))
+
+    def hand_over(part: Any) -> None:
+        shared.append(others.share(add_into, part, program.known_of))
+
+    rest = contribute(program, message, hand_over)
     (wait,) = shared
-    total = wait()
-    return total, others.total(add_into, rest)
+    total, known = wait()
+    rest = others.total(add_into, rest)
+    return total, add_into(rest, known) if others.is_root else rest

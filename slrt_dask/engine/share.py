@@ -6,8 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial, reduce
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,14 @@ from numpy.typing import NDArray
 from slrt_dask.engine.assignment import Assignment, load_blocks
 from slrt_dask.engine.blas import SingleBlasThread
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.chains import Chain, Step, divide, drain
+from slrt_dask.engine.chains import Chain, divide, drain
 from slrt_dask.engine.costs import ROOMS
 from slrt_dask.engine.program import HandOver, Overlapping, Program, add_into
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
 from slrt_dask.engine.spending import ShareSeconds, peak_bytes
 from slrt_dask.engine.support import Change, resupported
+from slrt_dask.engine.teamwork import OverlappingRound, Tournament
 from slrt_dask.errors import MemoryBudgetExceeded, StateLost
 
 REMEMBERED_ROUNDS = 1000
@@ -67,52 +67,53 @@ class Share:
         return part
 
     def _contribution(self, program: Program, message: Any, hand_over: HandOver | None) -> Any:
-        def step(block: Block, total: Any) -> Any:
-            return program.step(block, message, total)
+        if isinstance(program, Overlapping):
+            if self._scratch is None:
+                team = OverlappingRound(program, message, self._chains, hand_over)
+                self._on_threads(team.take_part)
+                return team.outcome()
+            # Blocks in files are not opened twice.
+            shared, rest = self._summed(program.fused, program, message)
+            if hand_over is None:
+                return shared, add_into(rest, program.known_of(shared))
+            hand_over(shared)
+            return rest
+        return self._summed(program.step, program, message)
 
-        if not isinstance(program, Overlapping):
-            return self._on_chains(Chain.run, step, program.combine)
+    def _summed(
+        self, step: Callable[[Block, Any, Any], Any], program: Program, message: Any
+    ) -> Any:
+        """The sum of what all threads make of their blocks."""
+        sums = Tournament(len(self._chains), program.combine)
 
-        def fused(block: Block, total: Any) -> Any:
-            return program.fused(block, message, total)
+        def take_part(thread: int) -> None:
+            chain = self._chains[thread]
+            part = chain.run(lambda block, total: step(block, message, total), self._background)
+            sums.arrive(thread, part)
 
-        if hand_over is None:
-            return self._on_chains(Chain.run, fused, program.combine)
-
-        def follow(block: Block, rest: Any) -> Any:
-            return program.follow(block, message, rest)
-
-        shared, rest = self._on_chains(partial(Chain.begin, late=step), fused, program.combine)
-        hand_over(shared)
-        more = self._on_chains(Chain.end, follow, add_into)
-        return rest if more is None else add_into(rest, more)
+        self._on_threads(take_part)
+        return sums.whole
 
     @property
     def _waited(self) -> float:
         """Seconds that the threads have waited for files, on average."""
         return sum(chain.waited for chain in self._chains) / len(self._chains)
 
-    def _on_chains(
-        self,
-        way: Callable[[Chain, Step, Executor], Any],
-        step: Step,
-        combine: Callable[[Any, Any], Any],
-    ) -> Any:
-        """The sum over the chains of what each makes of its blocks; None if none makes anything."""
+    def _on_threads(self, take_part: Callable[[int], None]) -> None:
+        """Let every thread take part, they being numbered as their chains are."""
         # This thread takes the first chain itself: it is awake already, and a scheduler that sees
         # it running puts the others on other cores.
-        others = self._chains[1:]
-        running = [self._pool.submit(way, chain, step, self._background) for chain in others]
+        others = range(1, len(self._chains))
+        running = [self._pool.submit(take_part, thread) for thread in others]
         try:
-            parts = [way(self._chains[0], step, self._background)]
-            parts += [future.result() for future in running]
+            take_part(0)
+            for future in running:
+                future.result()
         finally:
             # After an error or an interrupt no thread may still be writing to the blocks.
             for future in running:
                 future.cancel()
             drain(running)
-        made = [part for part in parts if part is not None]
-        return reduce(combine, made) if made else None
 
     def begin(self, run: int, discard: tuple[str, ...] = ()) -> None:
         """Start a run of rounds; an earlier one that may still go on is over with it.
@@ -213,9 +214,9 @@ class Share:
     def _made_chains(self) -> list[Chain]:
         largest = max((block.entries for block in self.blocks), default=0)
         rooms = 0 if self._scratch is None else ROOMS
+        runs = divide(self.blocks, self.assignment.threads)
         return [
-            Chain(run, [Room(largest) for _ in range(rooms)])
-            for run in divide(self.blocks, self.assignment.threads)
+            Chain(run, [Room(largest) for _ in range(rooms)], shared=len(runs) > 1) for run in runs
         ]
 
     def _refuse_long_slices(self) -> None:

@@ -65,12 +65,17 @@ def test_sampling_fibre_sums_is_a_mode_product_at_the_entries(order, rank):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("order", [2, 3, 4])
-def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(order, dtype):
+@pytest.mark.parametrize(("order", "strips"), [(2, 1), (3, 1), (3, 2), (3, 50), (4, 3)])
+@pytest.mark.parametrize("sorted_by_fibre", [True, False])
+def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
+    order, strips, sorted_by_fibre, dtype
+):
     tensor, mode, rng = random_tensor(order, fraction=0.9), 0, np.random.default_rng(7)
     U = pad_columns(rng.standard_normal((tensor.dense.shape[mode], 4)))
     fibres, count = whole_fibres(tensor, mode)
     fibres = fibres.astype(np.int64)  # as where there are more than a short number can count
+    if not sorted_by_fibre:  # as where entries were added later
+        fibres = rng.permutation(count)[fibres]
     sums, lanes, rows = rng.standard_normal((count, 4)), lanes_for(4), tensor.indices[mode]
     drawn = [rng.standard_normal(len(rows)).astype(dtype) for _ in range(5)]
     apart, together = ([vector.copy() for vector in drawn] for _ in range(2))
@@ -80,7 +85,7 @@ def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(order
     sweeps.fibre_sums(rows, fibres, apart[1], U, lanes, wanted)
     found = np.ones((count, 4))
     new = sweeps.crossing_step(
-        tensor.index.starts, rows, fibres, sums, U, lanes, 0.7, *together, 0.3, 0.8, found
+        tensor.index.starts, rows, fibres, sums, U, lanes, strips, 0.7, *together, 0.3, 0.8, found
     )
     tolerance = {"rtol": 1e-12 if dtype == np.float64 else 1e-4, "atol": 1e-5}
     if dtype == np.float64:
@@ -89,6 +94,15 @@ def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(order
     np.testing.assert_allclose(found, wanted, **tolerance)
     for one, other in zip(together[:4], apart[:4], strict=True):
         np.testing.assert_allclose(one, other, **tolerance)
+
+
+@pytest.mark.parametrize(
+    ("entries", "megabytes", "strips"),
+    [(10**7, 8, 4), (10**7, 1, 1), (10**7, 0, 1), (10**4, 8, 1), (0, 0, 1), (10**9, 64, 32)],
+)
+def test_strips_are_cut_where_sums_are_large_and_come_back_often(entries, megabytes, strips):
+    sums = np.empty((megabytes * 2**20 // 64, 8))
+    assert sweeps.strips_for(entries, sums) == strips
 
 
 @pytest.mark.parametrize(("order", "rank"), ORDERS_AND_RANKS)

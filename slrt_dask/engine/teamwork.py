@@ -1,0 +1,130 @@
+"""How the threads of a share make one round together, so that none of them waits for another.
+
+A core is slower now and then, and threads are woken late. What each thread adds up is fixed, so
+that sums can be repeated to the last bit; but the second halves of an overlapping program's steps
+add up only a few numbers, and are cut into pieces of which every thread takes the next one, first
+its own, then those of others. Sums of threads are added two by two by whoever comes second, while
+the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+from slrt_dask.engine.block import Block
+from slrt_dask.engine.chains import Chain
+from slrt_dask.engine.program import HandOver, Overlapping, add_into
+
+
+class Tournament:
+    """Parts of several threads are added two by two, always the same two, whoever comes first.
+
+    whole : the sum, once the last of them has come. A part that is None adds nothing.
+    """
+
+    def __init__(self, parts: int, combine: Callable[[Any, Any], Any]) -> None:
+        self.whole: Any = None
+        self._parts, self._combine = parts, combine
+        self._waiting: dict[tuple[int, int], Any] = {}
+        self._changing = threading.Lock()
+
+    def arrive(self, place: int, part: Any) -> bool:
+        """Bring the part of one place; whether that has completed the sum."""
+        level, places = 0, self._parts
+        while places > 1:
+            pair = place // 2
+            if place + 1 < places or place % 2:  # the last of an odd number has no partner
+                with self._changing:
+                    if (level, pair) not in self._waiting:
+                        self._waiting[level, pair] = part
+                        return False
+                    other = self._waiting.pop((level, pair))
+                part = self._sum(other, part) if place % 2 else self._sum(part, other)
+            level, place, places = level + 1, pair, (places + 1) // 2
+        self.whole = part
+        return True
+
+    def _sum(self, left: Any, right: Any) -> Any:
+        if left is None or right is None:
+            return right if left is None else left
+        return self._combine(left, right)
+
+
+class Pieces:
+    """What there is to take for threads that have done their own part."""
+
+    def __init__(self, threads: int) -> None:
+        self._ready: list[deque[tuple[int, Block]]] = [deque() for _ in range(threads)]
+        self._to_come = threads
+        self._changed = threading.Condition()
+
+    def offer(self, thread: int, pieces: Sequence[Block]) -> None:
+        """Each thread offers once, even if it has nothing."""
+        with self._changed:
+            self._ready[thread].extend(enumerate(pieces))
+            self._to_come -= 1
+            self._changed.notify_all()
+
+    def take(self, thread: int) -> tuple[tuple[int, int], Block] | None:
+        """The next piece with its number, one's own first; None when there will be no more."""
+        count = len(self._ready)
+        with self._changed:
+            while True:
+                for owner in ((thread + distance) % count for distance in range(count)):
+                    if self._ready[owner]:
+                        number, piece = self._ready[owner].popleft()
+                        return (owner, number), piece
+                if not self._to_come:
+                    return None
+                self._changed.wait()
+
+
+class OverlappingRound:
+    """One round of an overlapping program on chains of blocks in memory."""
+
+    def __init__(
+        self,
+        program: Overlapping,
+        message: Any,
+        chains: Sequence[Chain],
+        hand_over: HandOver | None,
+    ) -> None:
+        self._program, self._message, self._chains = program, message, chains
+        self._hand_over = hand_over
+        self._sums = Tournament(len(chains), program.combine)
+        self._pieces = Pieces(len(chains))
+        self._whole: Any = None
+        self._rests: dict[tuple[int, int], Any] = {}
+
+    def take_part(self, thread: int) -> None:
+        """What one thread does: the first halves of its own blocks, and second ones of any."""
+        program, message, chain = self._program, self._message, self._chains[thread]
+        pieces: Sequence[Block] = ()
+        try:
+            part = chain.over(lambda block, total: program.step(block, message, total))
+            pieces = chain.pieces
+        finally:
+            self._pieces.offer(thread, pieces)  # or others would wait for them for ever
+        if self._sums.arrive(thread, part):
+            self._complete(*self._sums.whole)
+        while taken := self._pieces.take(thread):
+            number, piece = taken
+            piece.buffers = chain.buffers
+            self._rests[number] = program.follow(piece, message, None)
+
+    def _complete(self, shared: Any, rest: Any) -> None:
+        if self._hand_over is None:
+            rest = add_into(rest, self._program.known_of(shared))
+        else:
+            self._hand_over(shared)
+        self._whole = shared, rest
+
+    def outcome(self) -> Any:
+        """The sum when every thread has taken part; only its rest if the large part is away."""
+        shared, rest = self._whole
+        rest = reduce(add_into, (self._rests[number] for number in sorted(self._rests)), rest)
+        return (shared, rest) if self._hand_over is None else rest

@@ -1,0 +1,154 @@
+"""Threads of a share make a round together: nothing twice, nothing left out, nobody stuck."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from slrt_dask.engine import chains
+from slrt_dask.engine.assignment import Assignment
+from slrt_dask.engine.prepare import NumberFibres
+from slrt_dask.engine.program import Overlapping, run_rounds
+from slrt_dask.engine.share import Share
+from slrt_dask.engine.teamwork import Pieces, Tournament
+from tests.engine.helpers import dense_problem
+
+PATIENCE = 10.0
+"""Seconds after which a thread that should have ended has failed."""
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_parts_are_added_in_one_order_whoever_comes_first(count):
+    found = set()
+    for seed in range(12):
+        order = list(range(count))
+        random.Random(seed).shuffle(order)
+        tournament = Tournament(count, lambda left, right: f"({left}{right})")
+        completed = [tournament.arrive(place, str(place)) for place in order]
+        assert completed == [False] * (count - 1) + [True]
+        found.add(tournament.whole)
+    (whole,) = found
+    assert [int(place) for place in whole if place.isdigit()] == list(range(count))
+
+
+@pytest.mark.parametrize("empty", list(itertools.product([False, True], repeat=3)))
+def test_a_part_that_is_none_adds_nothing(empty):
+    tournament = Tournament(3, lambda left, right: left + right)
+    for place, is_empty in enumerate(empty):
+        tournament.arrive(place, None if is_empty else [place])
+    wanted = [place for place, is_empty in enumerate(empty) if not is_empty]
+    assert (tournament.whole or []) == wanted
+
+
+def test_every_piece_is_taken_once_and_one_s_own_first():
+    pieces = Pieces(2)
+    pieces.offer(0, ["a", "b"])
+    pieces.offer(1, ["c"])
+    assert pieces.take(1) == ((1, 0), "c")
+    assert [pieces.take(1), pieces.take(0)] == [((0, 0), "a"), ((0, 1), "b")]
+    assert pieces.take(0) is None
+    assert pieces.take(1) is None
+
+
+def test_whoever_has_nothing_to_do_waits_for_those_who_have_not_offered():
+    pieces, asked = Pieces(2), threading.Event()
+    pieces.offer(0, [])
+    with ThreadPoolExecutor(1) as pool:
+
+        def take():
+            asked.set()
+            return pieces.take(0)
+
+        taken = pool.submit(take)
+        assert asked.wait(PATIENCE)
+        pieces.offer(1, ["late"])
+        assert taken.result(PATIENCE) == ((1, 0), "late")
+
+
+@dataclass(frozen=True)
+class Visits(Overlapping):
+    """Counts, at every entry, how often the second half came by; fails in a block if told so."""
+
+    failing: int = -1
+
+    def first(self):
+        return None
+
+    def step(self, block, message, total):
+        if block.partition == self.failing:
+            raise ArithmeticError(f"block {block.partition}")
+        block.fresh("visits")[:] = 0.0
+        return (np.zeros(1), np.zeros(1)) if total is None else total
+
+    def follow(self, block, message, rest):
+        starts = block.index.starts
+        block.changing("visits")[starts[0] : starts[-1]] += 1.0
+        return np.array([float(starts[-1] - starts[0])])
+
+    def known_of(self, shared):
+        return np.zeros(1)
+
+    def told(self, message, shared):
+        return message
+
+    def advance(self, message, total):
+        raise AssertionError("one round is enough")
+
+
+@pytest.fixture
+def share_with(store_of, monkeypatch):
+    made, dense = [], dense_problem(3)
+    small = store_of(dense.mask, dense.values, parts=4)
+
+    def make(threads, smallest=1, store=small):
+        monkeypatch.setattr(chains, "SMALLEST_PIECE", smallest)
+        share = Share(Assignment(store, tuple(range(len(store.partitions))), threads))
+        made.append(share)
+        run_rounds(NumberFibres(store.shape, store.slab_mode, store.nnz), share.contribute)
+        return share
+
+    yield make
+    for share in made:
+        share.close()
+
+
+@pytest.mark.parametrize("smallest", [1, 7, 10_000])
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_every_entry_is_visited_once_however_work_is_cut(threads, smallest, share_with):
+    share = share_with(threads, smallest)
+    for _ in range(3):
+        _, rest = share.contribute(Visits(), None)
+        assert rest[0] == share.assignment.store.nnz
+        for number in share.assignment.partitions:
+            assert (share.partition_vector(number, "visits") == 1.0).all()
+
+
+@pytest.mark.parametrize("failing", [0, 3])
+def test_an_error_in_one_thread_leaves_nobody_waiting(failing, share_with):
+    share = share_with(3)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(5):
+            with pytest.raises(ArithmeticError, match=f"block {failing}"):
+                pool.submit(share.contribute, Visits(failing), None).result(PATIENCE)
+        _, rest = pool.submit(share.contribute, Visits(), None).result(PATIENCE)
+    assert rest[0] == share.assignment.store.nnz
+
+
+def test_pieces_become_finer_towards_the_end_and_are_whole_blocks_for_one_thread(
+    share_with, store_of
+):
+    full = np.ones((60, 3, 2))
+    store = store_of(full > 0.0, full, parts=2)
+    alone, shared = share_with(1, 5, store), share_with(2, 5, store)
+    assert [len(chain.pieces) for chain in alone._chains] == [len(alone.blocks)]
+    for chain in shared._chains:
+        sizes = [piece.index.starts[-1] - piece.index.starts[0] for piece in chain.pieces]
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[0] == 90
+        assert sizes[-1] == 6
