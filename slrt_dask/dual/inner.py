@@ -68,6 +68,7 @@ class Round:
     phase : begin | residual | iterate | finish | resume | measure
     sums : complete fibre sums of the slab mode for the vector swept last
     history : ⟨r, r⟩ before every iteration so far, and what each one added to ½⟨b + r, x⟩
+    strip : which strip of the fibre sums is to be done, and of how many
     """
 
     phase: str
@@ -78,6 +79,7 @@ class Round:
     sweeps: int = 0
     squared_residual: float = math.inf
     history: tuple[tuple[float, float], ...] = ()
+    strip: tuple[int, int] = (0, 1)
 
 
 Sums = tuple[Matrix, NDArray[np.float64]]
@@ -158,15 +160,23 @@ class ConjugateGradient(Overlapping):
             block.changing("s"), w, message.alpha, message.beta,
         )  # fmt: skip
 
+    def turns(self, message: Round, entries: int) -> list[Round]:
+        if message.phase != "iterate" or message.sums is None:
+            return [message]
+        strips = sweeps.strips_for(entries, message.sums)
+        return [replace(message, strip=(strip, strips)) for strip in range(strips)]
+
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
         """A step and the next one's sweep, but for the local modes; all in one pass."""
-        index, mode = block.index, self.slab_mode
+        index, mode, (strip, strips) = block.index, self.slab_mode, message.strip
         sums = empty_sums(block, self.factors) if total is None else total[0]
+        if strip == 0 or block.reached is None:
+            block.reached = index.starts[:-1].copy()
         assert message.sums is not None
         rr = sweeps.crossing_step(
-            index.starts, index.rows[mode], index.fibres[mode], message.sums,
-            self.factors.padded[mode], lanes_for(self.factors.width(mode)),
-            sweeps.strips_for(block.entries, sums), self.weights[mode],
+            index.starts, block.reached, len(sums) * (strip + 1) // strips, index.rows[mode],
+            index.fibres[mode], message.sums, self.factors.padded[mode],
+            lanes_for(self.factors.width(mode)), self.weights[mode],
             block.changing(self.solution), block.changing("r"), block.changing("p"),
             block.changing("s"), block.vector("w"), message.alpha, message.beta, sums,
         )  # fmt: skip

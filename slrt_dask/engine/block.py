@@ -139,6 +139,7 @@ class Block:
     queries, query_values : places held out for validation that lie in these slices, if any
     coupling : the block's part of a linear constraint, if there is one
     tiles : whether its products are made on dense tiles
+    reached : how far a round of several turns has come in each slice
     """
 
     columns: IndexColumns
@@ -153,6 +154,7 @@ class Block:
     coupling: Coupling | None = None
     tiles: bool = False
     numbered: tuple[BlockIndex, FibreNumbering] | None = None
+    reached: NDArray[np.int64] | None = None
     _query_index: QueryIndex | None = None
 
     @property

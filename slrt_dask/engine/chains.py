@@ -44,9 +44,8 @@ class Chain:
         """The sum of step(block, sum so far) over the blocks."""
         return self._streamed(step, background) if self.rooms else self.over(step)
 
-    def over(self, step: Step) -> Any:
-        """The same where blocks are in memory."""
-        total = None
+    def over(self, step: Step, total: Any = None) -> Any:
+        """The same where blocks are in memory, added to a total."""
         for block in self.opened():
             total = step(block, total)
         return total
@@ -98,13 +97,17 @@ class Chain:
         finally:
             self.waited += time.perf_counter() - began
 
+    @property
+    def entries(self) -> int:
+        return sum(resting.entries for resting in self.blocks)
+
     @cached_property
     def pieces(self) -> list[Block]:
         """Blocks in memory in parts that threads can take from each other, finer towards the end.
 
         They are parts of the blocks as these are numbered when this is first asked for.
         """
-        pieces, remaining = [], sum(resting.entries for resting in self.blocks)
+        pieces, remaining = [], self.entries
         for block in self.opened():
             starts, first = block.index.starts, 0
             while first < len(starts) - 1:

@@ -9,7 +9,7 @@ travel to workers, so they hold only small things: factors, names, tolerances.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,13 +88,22 @@ class Overlapping(Program):
         Made once, by whoever completes the sum, while others still compute.
         """
 
+    def turns(self, message: Any, entries: int) -> Sequence[Any]:
+        """Messages of the turns in which a thread goes through its blocks for their first halves.
+
+        entries : how many there are in those blocks
+        """
+        return (message,)
+
     @abstractmethod
     def told(self, message: Any, shared: Any) -> Any:
         """A message as blocks take it, given the part of the last sum that all workers know."""
 
     def fused(self, block: Block, message: Any, total: Any) -> Any:
         """Both halves, where nothing travels meanwhile."""
-        shared, rest = self.step(block, message, total)
+        for turn in self.turns(message, block.entries):
+            total = self.step(block, turn, total)
+        shared, rest = total
         return shared, self.follow(block, message, rest)
 
 

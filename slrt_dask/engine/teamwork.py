@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from slrt_dask.engine.block import Block
@@ -83,6 +83,10 @@ class Pieces:
                 self._changed.wait()
 
 
+def _step(program: Overlapping, message: Any, block: Block, total: Any) -> Any:
+    return program.step(block, message, total)
+
+
 class OverlappingRound:
     """One round of an overlapping program on chains of blocks in memory."""
 
@@ -105,7 +109,9 @@ class OverlappingRound:
         program, message, chain = self._program, self._message, self._chains[thread]
         pieces: Sequence[Block] = ()
         try:
-            part = chain.over(lambda block, total: program.step(block, message, total))
+            part = None
+            for turn in program.turns(message, chain.entries):
+                part = chain.over(partial(_step, program, turn), part)
             pieces = chain.pieces
         finally:
             self._pieces.offer(thread, pieces)  # or others would wait for them for ever

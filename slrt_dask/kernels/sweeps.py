@@ -33,9 +33,9 @@ AHEAD = 16
 """Fibre sums that cross slabs do not stay in cache, and the order in which they are needed is too
 irregular for the processor to foresee: rows are asked for this many entries before they are."""
 STRIP_BYTES = 2**21
-"""Of fibre sums in a strip of `crossing_step`, which reads one such and writes another."""
+"""Of fibre sums in a strip; an iteration reads one such and writes another."""
 VISITS = 4
-"""How often a block must come back to a fibre, on average, for strips to be worth their way."""
+"""How often entries must come back to a fibre, on average, for strips to be worth their way."""
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
@@ -55,7 +55,11 @@ def sample(rows, fibres, sums, factor, lanes, weight, out):
 
 
 def strips_for(entries: int, sums: NDArray[np.float64]) -> int:
-    """Into how many strips `crossing_step` is to cut fibre sums, for a block of so many entries."""
+    """Into how many strips fibre sums, (fibres, width), are cut where so many entries use them.
+
+    Each slice has entries all over the slab mode's fibre sums. Where these are larger than a cache,
+    a strip of them, a range of fibre numbers, serves all slices before the next one does.
+    """
     if entries < VISITS * len(sums):
         return 1
     return max(1, round(sums.nbytes / STRIP_BYTES))
@@ -75,42 +79,40 @@ def _first_not_below(fibres, first, stop, border):
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def crossing_step(
-    starts, rows, fibres, sums, factor, lanes, strips, weight, x, r, p, s, w, alpha, beta, new_sums
-):
+    starts, reached, border, rows, fibres, sums, factor, lanes, weight, x, r, p, s, w, alpha, beta,
+    new_sums,
+):  # fmt: skip
     """All that an iteration of conjugate gradients does between two local products, in one pass.
 
     Completes w = A r with the slab mode's fibre sums (`sample`), makes the step
     (`vectors.conjugate_step`), and adds the new residual to new fibre sums (`fibre_sums`). Returns
-    the new ⟨r, r⟩. In a slice all entries have one row.
+    ⟨r, r⟩ of what was done. In a slice all entries have one row.
 
-    Each slice has entries all over the fibre sums, old and new. Where these are larger than a
-    cache, a strip of them, a range of fibre numbers, serves all slices before the next one does.
-    That asks for entries sorted by fibre in every slice; others are done too, if not as fast.
+    reached : (slices,) how far earlier strips have come in each slice; moved on
+    border : the fibre number at which this strip ends; if there is no such one, all the rest is
+        done. Entries that are not sorted by fibre are done too, if not all in their own strip.
     """
     rr = 0.0
-    reached = starts[:-1].copy()
-    for strip in range(1, strips + 1):
-        border = sums.shape[0] * strip // strips
-        for number in range(reached.size):
-            first, stop = reached[number], starts[number + 1]
-            if strip < strips:
-                stop = _first_not_below(fibres, first, stop, border)
-            row = rows[starts[number]]
-            for e in range(first, stop):
-                ahead = fibres[min(e + AHEAD, x.size - 1)]
-                prefetch_row(sums, ahead, lanes)
-                prefetch_row(new_sums, ahead, lanes)
-                product = w[e] + weight * row_product(factor, row, sums, fibres[e], lanes)
-                direction = r[e] + beta * p[e]
-                image = product + beta * s[e]
-                p[e] = direction
-                s[e] = image
-                x[e] += alpha * direction
-                residual = np.float64(r[e] - alpha * image)
-                r[e] = residual
-                rr += residual * residual
-                add_scaled_row(new_sums, fibres[e], residual, factor, row, lanes)
-            reached[number] = stop
+    for number in range(reached.size):
+        first, stop = reached[number], starts[number + 1]
+        if border < sums.shape[0]:
+            stop = _first_not_below(fibres, first, stop, border)
+        row = rows[starts[number]]
+        for e in range(first, stop):
+            ahead = fibres[min(e + AHEAD, x.size - 1)]
+            prefetch_row(sums, ahead, lanes)
+            prefetch_row(new_sums, ahead, lanes)
+            product = w[e] + weight * row_product(factor, row, sums, fibres[e], lanes)
+            direction = r[e] + beta * p[e]
+            image = product + beta * s[e]
+            p[e] = direction
+            s[e] = image
+            x[e] += alpha * direction
+            residual = np.float64(r[e] - alpha * image)
+            r[e] = residual
+            rr += residual * residual
+            add_scaled_row(new_sums, fibres[e], residual, factor, row, lanes)
+        reached[number] = stop
     return rr
 
 

@@ -84,9 +84,16 @@ def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
     wanted = np.ones((count, 4))
     sweeps.fibre_sums(rows, fibres, apart[1], U, lanes, wanted)
     found = np.ones((count, 4))
-    new = sweeps.crossing_step(
-        tensor.index.starts, rows, fibres, sums, U, lanes, strips, 0.7, *together, 0.3, 0.8, found
-    )
+    starts = tensor.index.starts
+    reached = starts[:-1].copy()
+    new = sum(
+        sweeps.crossing_step(
+            starts, reached, count * strip // strips, rows, fibres, sums, U, lanes, 0.7, *together,
+            0.3, 0.8, found,
+        )
+        for strip in range(1, strips + 1)
+    )  # fmt: skip
+    np.testing.assert_array_equal(reached, starts[1:])
     tolerance = {"rtol": 1e-12 if dtype == np.float64 else 1e-4, "atol": 1e-5}
     if dtype == np.float64:
         tolerance["atol"] = 1e-12
