@@ -60,10 +60,14 @@ class Mailbox:
         """The part, as soon as it is there; StateLost when it will not come any more."""
         with self._changed:
             while letter not in self._parts:
-                if self._closed or letter[0] < self._run:
-                    raise StateLost(self._closed or "another run has begun")
+                self.check(letter[0])
                 self._changed.wait()
             return self._parts.pop(letter)
+
+    def check(self, run: int) -> None:
+        """Raise StateLost if nothing of this run will come any more."""
+        if self._closed or run < self._run:
+            raise StateLost(self._closed or "another run has begun")
 
     def give_up(self, run: int) -> None:
         """End a run that nobody wants any more."""

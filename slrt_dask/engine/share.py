@@ -110,9 +110,8 @@ class Share:
             for future in running:
                 future.result()
         finally:
-            # After an error or an interrupt no thread may still be writing to the blocks.
-            for future in running:
-                future.cancel()
+            # After an error or an interrupt no thread may still be writing to the blocks. None is
+            # cancelled: others may be waiting for what it has to offer.
             drain(running)
 
     def begin(self, run: int, discard: tuple[str, ...] = ()) -> None:

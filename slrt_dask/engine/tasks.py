@@ -27,16 +27,15 @@ from slrt_dask.engine.exchange import (
     TreeExchange,
 )
 from slrt_dask.engine.neighbours import Inbox, Outbox, OutOfSight, Parcel
+from slrt_dask.engine.post import Address, opened_post
 from slrt_dask.engine.program import HandOver, Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.wire import aligned
 from slrt_dask.errors import StateLost
 
 Result = TypeVar("Result")
-KEPT, UNSEEN, GONE = "kept", "unseen", "gone"
-"""What a worker says to a part: that it has it, or cannot see where it is, or wants none."""
-HANDLER = "slrt_deliver"
-"""The name under which workers take parts from each other."""
+DELIVER, ADDRESS = "slrt_deliver", "slrt_address"
+"""The names under which workers take parts from each other, and tell where their post is."""
 
 
 class SharePlugin(WorkerPlugin):  # type: ignore[misc]
@@ -47,8 +46,9 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         self.share: Share | None = None
         self.mailbox = Mailbox()
         self.outbox, self.inbox = Outbox(), Inbox()
-        self.strangers: set[str] = set()
-        """Workers with which memory is not shared."""
+        self.post = opened_post(self.take, self.mailbox.close)
+        self.neighbours: dict[str, Address | None] = {}
+        """Where the post of workers on this machine is; None of those that cannot be reached so."""
         self._load_key = load_key
         self._running: tuple[str, int] = ("", -1)
         self._worker: Any = None
@@ -61,12 +61,23 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
 
     def setup(self, worker: Any) -> None:
         self._worker = worker
-        worker.handlers.setdefault(HANDLER, _handler(worker))
+        worker.handlers.setdefault(DELIVER, _deliverer(worker))
+        worker.handlers.setdefault(ADDRESS, _addresser(worker))
 
     def begin(self, key: str, run: int) -> None:
         """A task begins its part in a run."""
         self._running = key, run
         self.mailbox.begin(run)
+
+    def take(self, letter: Letter, part: Any, parcel: Parcel | None) -> bool:
+        """Keep a part that another worker has sent; whether it could be seen."""
+        if parcel is not None:
+            try:
+                part = self.inbox.opened(parcel)
+            except OutOfSight:
+                return False
+        self.mailbox.put(letter, part)
+        return True
 
     def transition(self, key: str, start: str, finish: str, **more: Any) -> None:
         if key == self._load_key and finish in ("released", "forgotten"):
@@ -83,6 +94,8 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         share, self.share = self.share, None
         if share is not None:
             share.close()
+        if self.post is not None:
+            self.post.close()
         self.outbox.close()
         self.inbox.close()
 
@@ -161,7 +174,7 @@ def run_program(
     if len(workers) > 1:
         send = partial(_send, worker, plugin, workers)
         place = workers.index(worker.address)
-        plugin.strangers |= _strangers(worker, workers)
+        plugin.neighbours |= dict.fromkeys(_strangers(worker, workers))
         tree = TreeExchange(plugin.mailbox, send, run, place, len(workers))
         exchange = TimedExchange(tree, share.seconds.add_exchange)
     shared = exchange.spread(program)
@@ -177,65 +190,74 @@ def on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) ->
     return task(_held_plugin(name).held_share, *arguments)
 
 
-def _handler(worker: Any) -> Callable[..., Coroutine[Any, Any, str]]:
-    """What a worker does with a part that another one sends it."""
+def _deliverer(worker: Any) -> Callable[..., Coroutine[Any, Any, bool]]:
+    """What a worker does with a part that another one sends it; whether it wants it."""
 
-    async def deliver(name: str, letter: Sequence[Any], part: Any, parcel: Any) -> str:
+    async def deliver(name: str, letter: Sequence[Any], part: Any) -> bool:
         plugin = worker.plugins.get(name)
-        if plugin is None:
-            return GONE
-        run, round_number, kind, sender = letter
-        if parcel is not None:
-            try:
-                part = plugin.inbox.opened(parcel)
-            except OutOfSight:
-                return UNSEEN
-        plugin.mailbox.put((run, round_number, kind, sender), part)
-        return KEPT
+        if plugin is not None:
+            run, round_number, kind, sender = letter
+            plugin.take((run, round_number, kind, sender), part, None)
+        return plugin is not None
 
     return deliver
+
+
+def _addresser(worker: Any) -> Callable[..., Coroutine[Any, Any, Address | None]]:
+    """What a worker tells others of its post."""
+
+    async def address(name: str) -> Address | None:
+        plugin = worker.plugins.get(name)
+        return None if plugin is None or plugin.post is None else plugin.post.address
+
+    return address
 
 
 def _send(
     worker: Any, plugin: SharePlugin, workers: tuple[str, ...], to: int, letter: Letter, part: Any
 ) -> Arrival:
-    """Give a part to another worker: at once through memory, or else on its way from now on."""
+    """Give a part to another worker: at once if it is on this machine, or else on its way now."""
     peer = workers[to]
-    deliver = partial(_delivered, worker, peer, plugin.name, letter)
-    if peer not in plugin.strangers:
-        with plugin.outbox.holding(part) as parcel:
-            if parcel is not None:
-                if deliver(None, parcel)():
-                    return None
-                plugin.strangers.add(peer)
-    return deliver(part, None)
-
-
-def _delivered(
-    worker: Any, peer: str, name: str, letter: Letter, part: Any, parcel: Parcel | None
-) -> Callable[[], bool]:
-    """Send a part; the call returned waits for the answer: whether it could be seen there."""
-    calling = _calling(worker, peer, name, letter, part, parcel)
-    answering = asyncio.run_coroutine_threadsafe(calling, worker.loop.asyncio_loop)
-
-    def seen() -> bool:
+    address = _post_of(worker, plugin, peer)
+    if address is not None and plugin.post is not None:
         try:
-            answer = answering.result()
-        except (OSError, TimeoutError) as error:
-            raise StateLost(f"the worker {peer} cannot be reached ({error})") from error
-        if answer == GONE:
-            raise StateLost(f"the worker {peer} does not hold its part of the problem any more")
-        return answer == KEPT
+            if plugin.post.send(address, letter, part):
+                return None
+            check = partial(plugin.mailbox.check, letter[0])
+            with plugin.outbox.holding(part) as parcel:
+                if parcel and plugin.post.send_parcel(address, letter, parcel, check):
+                    return None
+        except OutOfSight:
+            plugin.neighbours[peer] = None
+    return partial(_arrived, peer, _calling(worker, peer, DELIVER, plugin, letter, part))
 
-    return seen
+
+def _post_of(worker: Any, plugin: SharePlugin, peer: str) -> Address | None:
+    """Where another worker's post is; None if it cannot be reached from here."""
+    if peer not in plugin.neighbours:
+        told = _arrived(peer, _calling(worker, peer, ADDRESS, plugin))
+        plugin.neighbours[peer] = None if told is None else tuple(told)
+    return plugin.neighbours[peer]
 
 
-async def _calling(
-    worker: Any, address: str, name: str, letter: Letter, part: Any, parcel: Parcel | None
-) -> str:
-    deliver = getattr(worker.rpc(address), HANDLER)
-    wrapped = None if part is None else to_serialize(part)
-    answer: str = await deliver(name=name, letter=letter, part=wrapped, parcel=parcel)
+def _calling(worker: Any, peer: str, handler: str, plugin: SharePlugin, *letter: Any) -> Any:
+    """Ask something of another worker, from now on; the future of its answer."""
+
+    async def call() -> Any:
+        named = {} if not letter else {"letter": letter[0], "part": to_serialize(letter[1])}
+        return await getattr(worker.rpc(peer), handler)(name=plugin.name, **named)
+
+    return asyncio.run_coroutine_threadsafe(call(), worker.loop.asyncio_loop)
+
+
+def _arrived(peer: str, answering: Any) -> Any:
+    """Wait for another worker's answer."""
+    try:
+        answer = answering.result()
+    except (OSError, TimeoutError) as error:
+        raise StateLost(f"the worker {peer} cannot be reached ({error})") from error
+    if answer is False:
+        raise StateLost(f"the worker {peer} does not hold its part of the problem any more")
     return answer
 
 

@@ -13,12 +13,13 @@ from slrt_dask.dual.lanczos import WIDTH
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.dual.writing import write_dual_partitions
-from slrt_dask.engine import assignment, exchange, neighbours, prepare
+from slrt_dask.engine import assignment, exchange, neighbours, post, prepare
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.tasks import SharePlugin
 from slrt_dask.errors import StateLost, StoreCorrupt
+from slrt_dask.kernels import sweeps
 from tests.engine.helpers import (
     ORDERS,
     assert_same,
@@ -82,6 +83,22 @@ def test_results_do_not_depend_on_the_number_of_threads(
         assert_same(results(engine, dense), wanted)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_results_do_not_depend_on_strips_of_fibre_sums(
+    order, streamed, store_of, reference, tmp_path, monkeypatch
+):
+    dense, _, wanted = reference(order)
+    store = store_of(dense.mask, dense.values, parts=3)
+    monkeypatch.setattr(sweeps, "STRIP_BYTES", 64)
+    monkeypatch.setattr(sweeps, "VISITS", 0)
+    streaming = Streaming(12, str(tmp_path)) if streamed else None
+    with LocalEngine(store, threads=2, streaming=streaming) as engine:
+        found = results(engine, dense, validated=False, certified=False)
+        assert sweeps.strips_for(1, np.zeros((engine.fibre_count, 2))) > 1
+    assert_same(found, {name: wanted[name] for name in found})
+
+
 @pytest.mark.parametrize(("order", "threads"), [(2, 1), (2, 2), (3, 2), (4, 1), (5, 2)])
 def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
     order, threads, store_of, reference, tmp_path
@@ -121,8 +138,8 @@ def share_memory_from(size, *, seen):
 
     Returns what to undo it with.
     """
-    before = neighbours.SMALLEST, neighbours.Inbox.opened
-    neighbours.SMALLEST = size
+    before = neighbours.SMALLEST, neighbours.Inbox.opened, post.Post.send
+    neighbours.SMALLEST, post.Post.send = size, too_long
     if not seen:
         neighbours.Inbox.opened = out_of_sight
     return before
@@ -132,15 +149,19 @@ def out_of_sight(inbox, parcel):
     raise neighbours.OutOfSight
 
 
+def too_long(*letter):
+    return False
+
+
 def share_memory_as(before):
-    neighbours.SMALLEST, neighbours.Inbox.opened = before
+    neighbours.SMALLEST, neighbours.Inbox.opened, post.Post.send = before
 
 
 def neighbourhood(dask_worker):
-    """Bytes in a worker's outbox, and how many it knows to share no memory with it."""
+    """Bytes in a worker's outbox, and how many neighbours it cannot reach but by sockets."""
     (plugin,) = [p for p in dask_worker.plugins.values() if isinstance(p, SharePlugin)]
     memory = plugin.outbox._memory
-    return 0 if memory is None else len(memory), len(plugin.strangers)
+    return 0 if memory is None else len(memory), list(plugin.neighbours.values()).count(None)
 
 
 @pytest.mark.parametrize("seen", [True, False])
