@@ -25,7 +25,6 @@ from slrt_dask.dual.operator import (
     add_local,
     aligned,
     crossing_sums,
-    empty_sums,
 )
 from slrt_dask.engine.block import VALUES, Block, Vector
 from slrt_dask.engine.program import Finished, Overlapping
@@ -34,6 +33,8 @@ from slrt_dask.kernels import sweeps, vectors
 from slrt_dask.kernels.rows import lanes_for
 
 NO_SUMS = np.zeros((0, 0))
+SUMS = ("even sums", "odd sums")
+"""Rooms for the fibre sums of every other iteration: one is read while the next is made."""
 SWEEPING = ("begin", "residual", "iterate", "resume")
 """Rounds that end with a product with the operator."""
 COMPLETING = ("residual", "iterate", "finish")
@@ -121,6 +122,8 @@ class ConjugateGradient(Overlapping):
             return self._iterate(block, message, total)
         if message.phase == "finish":
             self._conjugate_step(block, message)
+            for key in SUMS:
+                block.buffers.let_go(key)
             return self._measure(block, block.vector("r"), total)
         r = self._residual(block, message) if message.phase == "residual" else block.vector("r")
         return (
@@ -169,7 +172,7 @@ class ConjugateGradient(Overlapping):
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
         """A step and the next one's sweep, but for the local modes; all in one pass."""
         index, mode, (strip, strips) = block.index, self.slab_mode, message.strip
-        sums = empty_sums(block, self.factors) if total is None else total[0]
+        sums = self._new_sums(block, message) if total is None else total[0]
         if strip == 0 or block.reached is None:
             block.reached = index.starts[:-1].copy()
         assert message.sums is not None
@@ -181,6 +184,17 @@ class ConjugateGradient(Overlapping):
             block.changing("s"), block.vector("w"), message.alpha, message.beta, sums,
         )  # fmt: skip
         return self._swept(sums, rr, total)
+
+    def _new_sums(self, block: Block, message: Round) -> Matrix:
+        """Zeros for an iteration's fibre sums, where those of the last but one have been.
+
+        New memory for them in every iteration costs as much as adding them up.
+        """
+        shape = (block.index.buffer_rows[self.slab_mode], self.factors.width(self.slab_mode))
+        key = SUMS[message.iteration % 2]
+        sums: Matrix = block.buffers.array(key, shape, np.float64)
+        sums.fill(0.0)
+        return sums
 
     def _sweep(self, block: Block, r: Vector, total: Sums | None) -> Sums:
         sums = crossing_sums(block, self.factors, r, None if total is None else total[0])

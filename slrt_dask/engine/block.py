@@ -122,6 +122,10 @@ class Buffers:
             held = self._arrays[key] = np.empty(size, dtype=dtype)
         return held[:size].reshape(shape)
 
+    def let_go(self, key: Hashable) -> None:
+        """Keep no more room for a key."""
+        self._arrays.pop(key, None)
+
     @property
     def nbytes(self) -> int:
         return sum(room.nbytes for room in (*self._held.values(), *self._arrays.values()))

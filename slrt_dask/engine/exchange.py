@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from slrt_dask.errors import StateLost
@@ -24,6 +24,8 @@ from slrt_dask.errors import StateLost
 FAN_IN = 4
 """How many workers one adds the sums of, besides its own."""
 
+EARLY = "early sum"
+"""What is added to another sum at once, and not kept: it may be parked."""
 Letter = tuple[int, int, str, int]
 """What a part is: run, round, its kind, such as "sum", and the number of the worker it is from."""
 Combine = Callable[[Any, Any], Any]
@@ -32,6 +34,14 @@ Shared = Callable[[], tuple[Any, Any]]
 """Waits for a sum that all workers are to know, with what the root knows of it."""
 Arrival = Callable[[], object] | None
 """Waits until a part that was sent has arrived, and raises if it never will; None if it has."""
+
+
+class Parked(ABC):
+    """A part that lies where its sender has put it, and waits there until it is taken."""
+
+    @abstractmethod
+    def opened(self) -> AbstractContextManager[Any]:
+        """The part for as long as this lasts; its arrays cannot be written to."""
 
 
 class Mailbox:
@@ -168,7 +178,7 @@ class TreeExchange(Exchange):
 
         def travel() -> None:
             try:
-                total, arrivals = self._down("shared", self._up("early sum", combine, part))
+                total, arrivals = self._down("shared", self._up(EARLY, combine, part))
                 known = known_of(total) if self.is_root else None
                 _wait_for(arrivals)
                 done.set_result((total, known))
@@ -181,7 +191,9 @@ class TreeExchange(Exchange):
 
     def _up(self, kind: str, combine: Combine, part: Any) -> Any:
         for child in self._children:
-            part = combine(part, self._mailbox.take((self._run, self._round, kind, child)))
+            theirs = self._mailbox.take((self._run, self._round, kind, child))
+            with theirs.opened() if isinstance(theirs, Parked) else nullcontext(theirs) as opened:
+                part = combine(part, opened)
         if not self.is_root:
             _wait_for([self._send(self._parent, (self._run, self._round, kind, self._place), part)])
         return part

@@ -16,11 +16,12 @@ import os
 import pickle
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 SMALLEST, LARGEST = 2**18, 2**25
 """Bytes from which on a part is worth the detour, and up to which: the memory counts for whoever
@@ -104,20 +105,22 @@ class Inbox:
 
     def opened(self, parcel: Parcel) -> Any:
         """A copy of the part; OutOfSight if it cannot be had."""
+        return self._part(parcel, np.array)
+
+    def seen(self, parcel: Parcel) -> Any:
+        """The part where it is, which is there only as long as its sender holds it."""
+        return self._part(parcel, np.asarray)
+
+    def _part(self, parcel: Parcel, taken: Callable[[NDArray[np.uint8]], Any]) -> Any:
         pickled, sizes = parcel[4:]
-        memory = self._memory(parcel)
-        whole = np.frombuffer(memory, np.uint8)
-        pieces = [
-            whole[first : first + size].copy()
-            for first, size in zip(_places(sizes), sizes, strict=True)
-        ]
-        del whole
-        return pickle.loads(pickled, buffers=pieces)
+        whole = np.frombuffer(self._memory(parcel), np.uint8)
+        pieces = zip(_places(sizes), sizes, strict=True)
+        buffers = [taken(whole[first : first + size]) for first, size in pieces]
+        return pickle.loads(pickled, buffers=buffers)
 
     def close(self) -> None:
-        for _, memory in self._seen.values():
-            memory.close()
-        self._seen.clear()
+        while self._seen:
+            _close(self._seen.popitem()[1][1])
 
     def _memory(self, parcel: Parcel) -> mmap.mmap:
         process, file, length, token, _, _ = parcel
@@ -126,7 +129,7 @@ class Inbox:
             return memory
         if memory is not None:
             del self._seen[process]
-            memory.close()
+            _close(memory)
         try:
             # Another process's file of that number may be a named pipe, at which one waits.
             descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_NONBLOCK)
@@ -144,6 +147,11 @@ class Inbox:
             raise OutOfSight
         self._seen[process] = token, memory
         return memory
+
+
+def _close(memory: mmap.mmap) -> None:
+    with suppress(BufferError):  # somebody still looks at it: it will be closed after that
+        memory.close()
 
 
 def _places(sizes: Sequence[int]) -> Iterator[int]:

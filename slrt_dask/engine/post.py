@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from slrt_dask.engine.exchange import Letter
@@ -36,8 +37,12 @@ LOOK_SECONDS = 0.5
 
 Address = tuple[int, int, int, bytes]
 """Process and number of the open pipe, its number in the kernel, and how letters to it begin."""
-Take = Callable[[Letter, Any, Parcel | None], bool]
-"""Takes a part, or what says where it is; whether it could be seen there."""
+Answer = Callable[[bool], None]
+"""Tells the sender that a part was taken, or could not be seen."""
+Take = Callable[[Letter, Any], None]
+"""Takes a part."""
+TakeParcel = Callable[[Letter, Parcel, Answer], None]
+"""Takes what says where a part is, and answers when that has been taken from there."""
 
 
 class Route:
@@ -76,10 +81,10 @@ class Route:
         os.close(self._file)
 
 
-def opened_post(take: Take, failed: Callable[[str], None]) -> Post | None:
+def opened_post(take: Take, take_parcel: TakeParcel, failed: Callable[[str], None]) -> Post | None:
     """A worker's post; None on a system that has no such pipes."""
     try:
-        return Post(take, failed)
+        return Post(take, take_parcel, failed)
     except (AttributeError, OSError, OutOfSight):
         return None
 
@@ -87,12 +92,12 @@ def opened_post(take: Take, failed: Callable[[str], None]) -> Post | None:
 class Post:
     """A worker's pipe, the thread that reads it, and the routes to its neighbours' pipes.
 
-    take : what is done with a part that has come
+    take, take_parcel : what is done with parts that have come
     failed : is told if letters cannot be read any more
     """
 
-    def __init__(self, take: Take, failed: Callable[[str], None]) -> None:
-        self._take, self._failed = take, failed
+    def __init__(self, take: Take, take_parcel: TakeParcel, failed: Callable[[str], None]) -> None:
+        self._take, self._take_parcel, self._failed = take, take_parcel, failed
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._answers: dict[int, Future[bool]] = {}
         self._routes: dict[Address, Route] = {}
@@ -180,15 +185,17 @@ class Post:
         except BaseException as error:
             self._failed(f"letters of other workers cannot be read ({error!r})")
 
+    def _answer(self, sender: Address, number: int, seen: bool) -> None:
+        with suppress(OutOfSight, StateLost):  # the sender may have gone meanwhile
+            self.route_to(sender).write(("answer", number, seen))
+
     def _open(self, kind: str, content: list[Any]) -> None:
         if kind == "part":
             letter, part = content
-            self._take(letter, part, None)
+            self._take(letter, part)
         elif kind == "parcel":
             letter, parcel, sender, number = content
-            seen = self._take(letter, None, parcel)
-            with suppress(OutOfSight, StateLost):  # the sender may have gone meanwhile
-                self.route_to(sender).write(("answer", number, seen))
+            self._take_parcel(letter, parcel, partial(self._answer, sender, number))
         else:
             number, seen = content
             waiting = self._answers.get(number)

@@ -7,8 +7,9 @@ go of that, or has died, dask forgets the key; the plugin hears of it and lets g
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,16 +19,18 @@ from distributed.protocol import to_serialize
 
 from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.exchange import (
+    EARLY,
     Alone,
     Arrival,
     Exchange,
     Letter,
     Mailbox,
+    Parked,
     TimedExchange,
     TreeExchange,
 )
 from slrt_dask.engine.neighbours import Inbox, Outbox, OutOfSight, Parcel
-from slrt_dask.engine.post import Address, opened_post
+from slrt_dask.engine.post import Address, Answer, opened_post
 from slrt_dask.engine.program import HandOver, Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.wire import aligned
@@ -38,6 +41,21 @@ DELIVER, ADDRESS = "slrt_deliver", "slrt_address"
 """The names under which workers take parts from each other, and tell where their post is."""
 
 
+@dataclass(frozen=True)
+class ParkedParcel(Parked):
+    """A part in a neighbour's memory."""
+
+    part: Any
+    answer: Answer
+
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
+        try:
+            yield self.part
+        finally:
+            self.answer(True)
+
+
 class SharePlugin(WorkerPlugin):  # type: ignore[misc]
     """Keeps one fit's share on a worker, and closes it when nobody wants it any more."""
 
@@ -46,7 +64,7 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         self.share: Share | None = None
         self.mailbox = Mailbox()
         self.outbox, self.inbox = Outbox(), Inbox()
-        self.post = opened_post(self.take, self.mailbox.close)
+        self.post = opened_post(self.mailbox.put, self.take_parcel, self.mailbox.close)
         self.neighbours: dict[str, Address | None] = {}
         """Where the post of workers on this machine is; None of those that cannot be reached so."""
         self._load_key = load_key
@@ -69,15 +87,17 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         self._running = key, run
         self.mailbox.begin(run)
 
-    def take(self, letter: Letter, part: Any, parcel: Parcel | None) -> bool:
-        """Keep a part that another worker has sent; whether it could be seen."""
-        if parcel is not None:
-            try:
-                part = self.inbox.opened(parcel)
-            except OutOfSight:
-                return False
-        self.mailbox.put(letter, part)
-        return True
+    def take_parcel(self, letter: Letter, parcel: Parcel, answer: Answer) -> None:
+        """Keep a part that another worker of this machine has in its memory, if it can be seen."""
+        try:
+            if letter[2] == EARLY:
+                self.mailbox.put(letter, ParkedParcel(self.inbox.seen(parcel), answer))
+                return
+            self.mailbox.put(letter, self.inbox.opened(parcel))
+        except OutOfSight:
+            answer(False)
+        else:
+            answer(True)
 
     def transition(self, key: str, start: str, finish: str, **more: Any) -> None:
         if key == self._load_key and finish in ("released", "forgotten"):
@@ -197,7 +217,7 @@ def _deliverer(worker: Any) -> Callable[..., Coroutine[Any, Any, bool]]:
         plugin = worker.plugins.get(name)
         if plugin is not None:
             run, round_number, kind, sender = letter
-            plugin.take((run, round_number, kind, sender), part, None)
+            plugin.mailbox.put((run, round_number, kind, sender), part)
         return plugin is not None
 
     return deliver

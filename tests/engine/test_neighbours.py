@@ -60,6 +60,27 @@ def test_arrays_arrive_as_they_were_and_may_be_changed(part, boxes):
     np.testing.assert_array_equal(part, before)
 
 
+def test_a_part_can_be_looked_at_where_it_is(boxes):
+    outbox, inbox = boxes
+    with outbox.holding((LARGE, "text")) as parcel:
+        seen, text = inbox.seen(parcel)
+        np.testing.assert_array_equal(seen, LARGE)
+        assert (text, seen.flags.writeable, seen.flags.aligned) == ("text", False, True)
+    with outbox.holding((2.0 * LARGE, "text")):  # in the same memory
+        np.testing.assert_array_equal(seen, 2.0 * LARGE)
+
+
+def test_memory_that_somebody_looks_at_can_be_let_go(boxes):
+    outbox, inbox = boxes
+    with outbox.holding(LARGE) as parcel:
+        seen = inbox.seen(parcel)
+    longer = np.concatenate([LARGE, LARGE])
+    np.testing.assert_array_equal(given(outbox, inbox, longer), longer)  # in other memory
+    inbox.close()
+    outbox.close()
+    np.testing.assert_array_equal(seen, LARGE)
+
+
 def test_structures_arrive_with_all_their_arrays(boxes):
     part = (Message("iterate", LARGE), np.arange(3), LARGE[::-1].copy(), 0.5)
     arrived = given(*boxes, part)
