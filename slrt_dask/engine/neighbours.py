@@ -15,6 +15,7 @@ import mmap
 import os
 import pickle
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +28,8 @@ SMALLEST, LARGEST = 2**18, 2**25
 """Bytes from which on a part is worth the detour, and up to which: the memory counts for whoever
 gives and for whoever takes, so there has to be a limit to it."""
 TOKEN_BYTES, ALIGNMENT = 16, 64
+UNHELD = 3
+"""References to a room of which nobody else has one: a list's, a loop's and the question's."""
 
 Parcel = tuple[int, int, int, bytes, bytes, tuple[int, ...]]
 """Process and number of the open file, its length and token; a pickle, and its buffers' sizes."""
@@ -102,10 +105,11 @@ class Inbox:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[bytes, mmap.mmap]] = {}
+        self._rooms: list[NDArray[np.uint8]] = []
 
     def opened(self, parcel: Parcel) -> Any:
         """A copy of the part; OutOfSight if it cannot be had."""
-        return self._part(parcel, np.array)
+        return self._part(parcel, self._copy)
 
     def seen(self, parcel: Parcel) -> Any:
         """The part where it is, which is there only as long as its sender holds it."""
@@ -118,7 +122,23 @@ class Inbox:
         buffers = [taken(whole[first : first + size]) for first, size in pieces]
         return pickle.loads(pickled, buffers=buffers)
 
+    def _copy(self, piece: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A copy in the room of an earlier one that nobody holds any more, if there is such a room.
+
+        Parts of one size come every round, and new memory for them costs more than the copying.
+        """
+        if piece.size < SMALLEST:
+            return piece.copy()
+        self._rooms = [room for room in self._rooms if room.size == piece.size]
+        for room in self._rooms:
+            if sys.getrefcount(room) == UNHELD:
+                room[:] = piece
+                return room
+        self._rooms.append(piece.copy())
+        return self._rooms[-1]
+
     def close(self) -> None:
+        self._rooms.clear()
         while self._seen:
             _close(self._seen.popitem()[1][1])
 

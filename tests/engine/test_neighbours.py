@@ -60,6 +60,24 @@ def test_arrays_arrive_as_they_were_and_may_be_changed(part, boxes):
     np.testing.assert_array_equal(part, before)
 
 
+def test_room_is_used_again_when_nobody_holds_what_was_in_it(boxes):
+    first = given(*boxes, LARGE)
+    view = first.reshape(100, -1)[7:]
+    place = first.ctypes.data
+    del first
+    second = given(*boxes, 2.0 * LARGE)
+    assert second.ctypes.data != place  # for it is still looked at
+    np.testing.assert_array_equal(view, LARGE.reshape(100, -1)[7:])
+    del view
+    third = given(*boxes, 3.0 * LARGE)
+    assert third.ctypes.data == place
+    np.testing.assert_array_equal(second, 2.0 * LARGE)
+    np.testing.assert_array_equal(third, 3.0 * LARGE)
+    longer = given(*boxes, np.concatenate([LARGE, LARGE]))
+    assert len(boxes[1]._rooms) == 1  # room of other sizes is not kept for ever
+    np.testing.assert_array_equal(longer[: len(LARGE)], LARGE)
+
+
 def test_a_part_can_be_looked_at_where_it_is(boxes):
     outbox, inbox = boxes
     with outbox.holding((LARGE, "text")) as parcel:
