@@ -36,6 +36,7 @@ from slrt_dask.config import FitSettings
 from slrt_dask.dask_settings import SETTINGS
 from slrt_dask.data import from_batches, low_rank_observations
 from slrt_dask.data.budget import ingest_bytes
+from slrt_dask.data.ingest import PARTITION_ENTRIES
 from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
 from slrt_dask.engine.base import Engine
@@ -69,11 +70,10 @@ def store_of(directory: Path, entries: int, kind: str = "entries") -> slrt.Obser
     return slrt.open_store(path)
 
 
-def make(path: Path, entries: int, shape: tuple[int, ...]) -> None:
+def make(path: Path, entries: int, shape: tuple[int, ...], partition: int) -> None:
     """Make a store and tell what that took."""
     began = time.perf_counter()
     batches = low_rank_observations(shape, RANKS, entries, seed=0, noise=0.1)
-    partition = max(1, entries // 50)
     from_batches(path, batches, shape, slab_mode=0, partition_entries=partition)
     seconds = time.perf_counter() - began
     planned = ingest_bytes(len(shape), partition_entries=partition)
@@ -260,8 +260,11 @@ def main() -> None:
     parser.add_argument("--kind", default="entries", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make:
-        shape = CLUSTER_SHAPES.get(options.kind) or shape_of(options.make)
-        make(options.directory, options.make, shape)
+        if options.kind in CLUSTER_SHAPES:
+            shape, partition = CLUSTER_SHAPES[options.kind], PARTITION_ENTRIES
+        else:
+            shape, partition = shape_of(options.make), max(1, options.make // 50)
+        make(options.directory, options.make, shape, partition)
         return
     options.directory.mkdir(parents=True, exist_ok=True)
     sizes = [options.entries // 100, options.entries // 10, options.entries]
