@@ -84,7 +84,8 @@ class Round:
 
 
 Sums = tuple[Matrix, NDArray[np.float64]]
-"""Fibre sums of the slab mode, and scalars: rr, ⟨r, Ar⟩ after a sweep; else rr, bx, rx, xx."""
+"""Fibre sums of the slab mode, and scalars: after a sweep rr and, when all is added, ⟨r, Ar⟩;
+after none rr, bx, rx, xx."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,13 @@ class ConjugateGradient(Overlapping):
         if message.phase == "begin":
             return self._begin(block, total)
         if message.phase == "measure":
+            _let_go_of_sums(block)
             return self._measure(block, block.vector("r"), total)
         if message.phase == "iterate":
             return self._iterate(block, message, total)
         if message.phase == "finish":
             self._conjugate_step(block, message)
-            for key in SUMS:
-                block.buffers.let_go(key)
+            _let_go_of_sums(block)
             return self._measure(block, block.vector("r"), total)
         r = self._residual(block, message) if message.phase == "residual" else block.vector("r")
         return (
@@ -133,6 +134,7 @@ class ConjugateGradient(Overlapping):
         )
 
     def _begin(self, block: Block, total: Sums | None) -> Sums:
+        _let_go_of_sums(block)  # a solve that was given up may still be at work on them
         for name in ("p", "s"):
             block.fresh(name)[:] = 0.0
         x = block.fresh(self.solution)
@@ -282,6 +284,11 @@ class ConjugateGradient(Overlapping):
             message.iteration, message.sweeps, rr <= self.tolerance**2, bx, rx, xx, rr,
             missed_value(message.history, rr),
         )  # fmt: skip
+
+
+def _let_go_of_sums(block: Block) -> None:
+    for key in SUMS:
+        block.buffers.let_go(key)
 
 
 def missed_value(history: tuple[tuple[float, float], ...], rr: float) -> float:

@@ -201,7 +201,8 @@ class Block:
     def piece(self, first: int, stop: int) -> Block:
         """The slices from `first` to before `stop`.
 
-        Entries and vectors are those of the whole block; only `index.starts` tells which are meant.
+        Entries, their number and vectors are those of the whole block; only `index.starts` tells
+        which are meant.
         """
         index, numbering = self._numbered()
         part = replace(index, starts=index.starts[first : stop + 1])

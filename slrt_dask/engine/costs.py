@@ -205,9 +205,9 @@ class Costs:
 
     def _sums(self, threads: int) -> int:
         # A Hessian product has factor and direction side by side: twice the width. Every thread
-        # makes a partial sum, and the complete one arrives beside them; at a worker that adds up
-        # those of others, so do theirs. What neighbours give each other is in memory that counts
-        # for both of them.
+        # makes a partial sum, or two of half that width in a solve, which lets go of them; the
+        # complete one arrives beside them, and at a worker that adds up those of others, so do
+        # theirs. What neighbours give each other is in memory that counts for both of them.
         arriving = min(FAN_IN, self.workers - 1)
         given = (arriving + 1) * min(2 * self.sums_bytes, LARGEST) if arriving else 0
         return (threads + 2 + arriving) * 2 * self.sums_bytes + given

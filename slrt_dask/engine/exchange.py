@@ -37,7 +37,10 @@ Arrival = Callable[[], object] | None
 
 
 class Parked(ABC):
-    """A part that lies where its sender has put it, and waits there until it is taken."""
+    """A part that lies where its sender has put it, and waits there until it is taken.
+
+    A sender whose part is never taken, because its run is over, finds that out by itself.
+    """
 
     @abstractmethod
     def opened(self) -> AbstractContextManager[Any]:
@@ -62,7 +65,7 @@ class Mailbox:
 
     def put(self, letter: Letter, part: Any) -> None:
         with self._changed:
-            if letter[0] >= self._run:
+            if letter[0] >= self._run and not self._closed:
                 self._parts[letter] = part
                 self._changed.notify_all()
 

@@ -1,9 +1,10 @@
 """Parts that workers on one machine give each other through memory that both of them see.
 
 Fibre sums are megabytes, every round. Through a socket they pass several buffers on their way, on
-the very cores that the kernels want; through memory they are copied once by each side. The memory
-is an anonymous file of the sender, which the receiver opens through /proc. It has no name that
-could be left behind: when those who have it open are gone, however they went, so is the file.
+the very cores that the kernels want; through memory they are copied once by each side, or even
+added where they lie. The memory is an anonymous file of the sender, which the receiver opens
+through /proc. It has no name that could be left behind: when those who have it open are gone,
+however they went, so is the file.
 
 Workers that cannot see each other's files, on other machines, in other containers or of other
 users, send everything through sockets.
@@ -28,11 +29,22 @@ SMALLEST, LARGEST = 2**18, 2**25
 """Bytes from which on a part is worth the detour, and up to which: the memory counts for whoever
 gives and for whoever takes, so there has to be a limit to it."""
 TOKEN_BYTES, ALIGNMENT = 16, 64
-UNHELD = 3
-"""References to a room of which nobody else has one: a list's, a loop's and the question's."""
 
 Parcel = tuple[int, int, int, bytes, bytes, tuple[int, ...]]
 """Process and number of the open file, its length and token; a pickle, and its buffers' sizes."""
+
+
+def _references_unheld() -> int:
+    """How many references to a room are counted of which nobody else has one.
+
+    They are the list's, the loop's and the question's, which not every Python counts.
+    """
+    for room in [np.empty(0)]:
+        return sys.getrefcount(room)
+    raise AssertionError
+
+
+UNHELD = _references_unheld()
 
 
 class OutOfSight(Exception):
@@ -109,6 +121,8 @@ class Inbox:
 
     def opened(self, parcel: Parcel) -> Any:
         """A copy of the part; OutOfSight if it cannot be had."""
+        sizes = parcel[5]
+        self._rooms = [room for room in self._rooms if room.size in sizes]
         return self._part(parcel, self._copy)
 
     def seen(self, parcel: Parcel) -> Any:
@@ -129,9 +143,8 @@ class Inbox:
         """
         if piece.size < SMALLEST:
             return piece.copy()
-        self._rooms = [room for room in self._rooms if room.size == piece.size]
         for room in self._rooms:
-            if sys.getrefcount(room) == UNHELD:
+            if room.size == piece.size and sys.getrefcount(room) == UNHELD:
                 room[:] = piece
                 return room
         self._rooms.append(piece.copy())

@@ -50,6 +50,7 @@ class Route:
 
     def __init__(self, address: Address) -> None:
         process, number, inode, self._token = address
+        self._using = threading.Lock()
         try:
             self._file = os.open(f"/proc/{process}/fd/{number}", os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -70,22 +71,28 @@ class Route:
         framed = self._token + LENGTH.pack(len(pickled)) + pickled
         if len(framed) > LONGEST:
             return False
-        try:
-            return os.write(self._file, framed) == len(framed)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise StateLost(f"a worker on this machine is gone ({error})") from error
+        with self._using:  # or the number may be another file's by now
+            if self._file < 0:
+                raise StateLost("this worker has let go of its part of the problem")
+            try:
+                return os.write(self._file, framed) == len(framed)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise StateLost(f"a worker on this machine is gone ({error})") from error
 
     def close(self) -> None:
-        os.close(self._file)
+        with self._using:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
 
 
 def opened_post(take: Take, take_parcel: TakeParcel, failed: Callable[[str], None]) -> Post | None:
     """A worker's post; None on a system that has no such pipes."""
     try:
         return Post(take, take_parcel, failed)
-    except (AttributeError, OSError, OutOfSight):
+    except (AttributeError, OSError, OutOfSight, RuntimeError):
         return None
 
 
@@ -115,7 +122,12 @@ class Post:
         finally:
             os.close(writing)
         self._thread = threading.Thread(target=self._read, name="slrt-post", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._own.close()
+            os.close(self._reading)
+            raise
 
     def route_to(self, address: Address) -> Route:
         """The way to a neighbour; OutOfSight if there is none."""
@@ -186,8 +198,15 @@ class Post:
             self._failed(f"letters of other workers cannot be read ({error!r})")
 
     def _answer(self, sender: Address, number: int, seen: bool) -> None:
-        with suppress(OutOfSight, StateLost):  # the sender may have gone meanwhile
-            self.route_to(sender).write(("answer", number, seen))
+        answered = False
+        with suppress(OutOfSight):
+            try:
+                answered = self.route_to(sender).write(("answer", number, seen))
+            except StateLost:
+                return  # the sender has gone, and waits for nothing
+        if not answered and not self._closed:
+            # It would wait for ever: this worker's run has to end, and so will the sender's.
+            self._failed("another worker on this machine cannot be answered")
 
     def _open(self, kind: str, content: list[Any]) -> None:
         if kind == "part":

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ class Share:
         if isinstance(program, Overlapping):
             if self._scratch is None:
                 team = OverlappingRound(program, message, self._chains, hand_over)
-                self._on_threads(team.take_part)
+                self._on_threads(team.take_part, team.abandon)
                 return team.outcome()
             # Blocks in files are not opened twice.
             shared, rest = self._summed(program.fused, program, message)
@@ -99,19 +99,27 @@ class Share:
         """Seconds that the threads have waited for files, on average."""
         return sum(chain.waited for chain in self._chains) / len(self._chains)
 
-    def _on_threads(self, take_part: Callable[[int], None]) -> None:
-        """Let every thread take part, they being numbered as their chains are."""
-        # This thread takes the first chain itself: it is awake already, and a scheduler that sees
-        # it running puts the others on other cores.
-        others = range(1, len(self._chains))
-        running = [self._pool.submit(take_part, thread) for thread in others]
+    def _on_threads(
+        self, take_part: Callable[[int], None], abandon: Callable[[], None] = lambda: None
+    ) -> None:
+        """Let every thread take part, they being numbered as their chains are.
+
+        abandon : is called after an error or an interrupt, and ends what threads wait for
+        """
+        running: list[Future[None]] = []
         try:
+            # This thread takes the first chain itself: it is awake already, and a scheduler that
+            # sees it running puts the others on other cores.
+            others = range(1, len(self._chains))
+            running.extend(self._pool.submit(take_part, thread) for thread in others)
             take_part(0)
             for future in running:
                 future.result()
+        except BaseException:
+            abandon()
+            raise
         finally:
-            # After an error or an interrupt no thread may still be writing to the blocks. None is
-            # cancelled: others may be waiting for what it has to offer.
+            # After an error or an interrupt no thread may still be writing to the blocks.
             drain(running)
 
     def begin(self, run: int, discard: tuple[str, ...] = ()) -> None:
@@ -159,7 +167,7 @@ class Share:
     def partition_columns(self, partition: int, *, extra: bool = False) -> list[NDArray[Any]]:
         """The index columns of one partition's entries, or only those that are not the store's."""
         pieces = []
-        for resting in self._pieces(partition):
+        for resting in self._blocks_of(partition):
             contents = resting.contents()
             chosen = contents.extra if extra else slice(None)
             pieces.append([column[chosen] for column in contents.block.columns])
@@ -167,16 +175,16 @@ class Share:
 
     def partition_extra(self, partition: int) -> NDArray[np.bool_]:
         """Which of one partition's entries are not the store's."""
-        return np.concatenate([piece.contents().extra for piece in self._pieces(partition)])
+        return np.concatenate([piece.contents().extra for piece in self._blocks_of(partition)])
 
     def partition_vector(self, partition: int, name: str) -> NDArray[Any]:
         """A named vector over one whole partition, in the store's order."""
-        return np.concatenate([block.vector(name) for block in self._pieces(partition)])
+        return np.concatenate([block.vector(name) for block in self._blocks_of(partition)])
 
     def put_partition_vector(self, partition: int, name: str, values: NDArray[Any]) -> None:
         """Set a named vector over one whole partition, given in the store's order."""
         first = 0
-        for block in self._pieces(partition):
+        for block in self._blocks_of(partition):
             block.put(name, values[first : first + block.entries])
             first += block.entries
 
@@ -197,7 +205,7 @@ class Share:
             if self._single is not None:
                 self._single.release()
 
-    def _pieces(self, partition: int) -> list[RestingBlock]:
+    def _blocks_of(self, partition: int) -> list[RestingBlock]:
         pieces = [block for block in self.blocks if block.partition == partition]
         return sorted(pieces, key=lambda block: block.position)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -112,12 +112,10 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
 
     def _let_go(self) -> None:
         share, self.share = self.share, None
-        if share is not None:
-            share.close()
-        if self.post is not None:
-            self.post.close()
-        self.outbox.close()
-        self.inbox.close()
+        with ExitStack() as closing:
+            for held in (self.inbox, self.outbox, self.post, share):
+                if held is not None:
+                    closing.callback(held.close)
 
 
 # ---- loading and letting go -----------------------------------------------------------------
@@ -226,9 +224,16 @@ def _deliverer(worker: Any) -> Callable[..., Coroutine[Any, Any, bool]]:
 def _addresser(worker: Any) -> Callable[..., Coroutine[Any, Any, Address | None]]:
     """What a worker tells others of its post."""
 
-    async def address(name: str) -> Address | None:
+    async def address(name: str, asker: Sequence[Any]) -> Address | None:
         plugin = worker.plugins.get(name)
-        return None if plugin is None or plugin.post is None else plugin.post.address
+        if plugin is None or plugin.post is None:
+            return None
+        try:
+            plugin.post.route_to(tuple(asker))  # or it could not be answered
+        except OutOfSight:
+            return None
+        own: Address = plugin.post.address
+        return own
 
     return address
 
@@ -249,23 +254,26 @@ def _send(
                     return None
         except OutOfSight:
             plugin.neighbours[peer] = None
-    return partial(_arrived, peer, _calling(worker, peer, DELIVER, plugin, letter, part))
+    named = {"name": plugin.name, "letter": letter, "part": to_serialize(part)}
+    return partial(_arrived, peer, _calling(worker, peer, DELIVER, **named))
 
 
 def _post_of(worker: Any, plugin: SharePlugin, peer: str) -> Address | None:
     """Where another worker's post is; None if it cannot be reached from here."""
+    if plugin.post is None:
+        return None
     if peer not in plugin.neighbours:
-        told = _arrived(peer, _calling(worker, peer, ADDRESS, plugin))
+        asking = _calling(worker, peer, ADDRESS, name=plugin.name, asker=plugin.post.address)
+        told = _arrived(peer, asking)
         plugin.neighbours[peer] = None if told is None else tuple(told)
     return plugin.neighbours[peer]
 
 
-def _calling(worker: Any, peer: str, handler: str, plugin: SharePlugin, *letter: Any) -> Any:
+def _calling(worker: Any, peer: str, handler: str, **question: Any) -> Any:
     """Ask something of another worker, from now on; the future of its answer."""
 
     async def call() -> Any:
-        named = {} if not letter else {"letter": letter[0], "part": to_serialize(letter[1])}
-        return await getattr(worker.rpc(peer), handler)(name=plugin.name, **named)
+        return await getattr(worker.rpc(peer), handler)(**question)
 
     return asyncio.run_coroutine_threadsafe(call(), worker.loop.asyncio_loop)
 

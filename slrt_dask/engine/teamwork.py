@@ -59,7 +59,7 @@ class Pieces:
 
     def __init__(self, threads: int) -> None:
         self._ready: list[deque[tuple[int, Block]]] = [deque() for _ in range(threads)]
-        self._to_come = threads
+        self._to_come, self._abandoned = threads, False
         self._changed = threading.Condition()
 
     def offer(self, thread: int, pieces: Sequence[Block]) -> None:
@@ -69,11 +69,17 @@ class Pieces:
             self._to_come -= 1
             self._changed.notify_all()
 
+    def abandon(self) -> None:
+        """There is nothing more to take, whatever was or will be offered."""
+        with self._changed:
+            self._abandoned = True
+            self._changed.notify_all()
+
     def take(self, thread: int) -> tuple[tuple[int, int], Block] | None:
         """The next piece with its number, one's own first; None when there will be no more."""
         count = len(self._ready)
         with self._changed:
-            while True:
+            while not self._abandoned:
                 for owner in ((thread + distance) % count for distance in range(count)):
                     if self._ready[owner]:
                         number, piece = self._ready[owner].popleft()
@@ -81,6 +87,7 @@ class Pieces:
                 if not self._to_come:
                     return None
                 self._changed.wait()
+        return None
 
 
 def _step(program: Overlapping, message: Any, block: Block, total: Any) -> Any:
@@ -121,6 +128,10 @@ class OverlappingRound:
             number, piece = taken
             piece.buffers = chain.buffers
             self._rests[number] = program.follow(piece, message, None)
+
+    def abandon(self) -> None:
+        """Let threads end soon that wait for others; there will be no outcome."""
+        self._pieces.abandon()
 
     def _complete(self, shared: Any, rest: Any) -> None:
         if self._hand_over is None:

@@ -81,7 +81,7 @@ def test_what_is_too_long_for_a_letter_is_not_sent(part, offices):
     assert other.came.get(timeout=PATIENCE)[1] == "short"
 
 
-def test_a_pipe_that_is_full_takes_no_more_and_nobody_waits_at_it(offices, monkeypatch):
+def test_a_pipe_that_is_full_takes_no_more_and_nobody_waits_at_it(offices):
     held = queue.Queue()
     one = offices()
     slow = Post(lambda *part: held.get(timeout=PATIENCE), refuse, lambda reason: None)
@@ -106,6 +106,15 @@ def test_a_parcel_that_cannot_be_seen_is_told(offices):
     one, blind = offices(), offices(seen=False)
     with pytest.raises(OutOfSight):
         one.post.send_parcel(blind.post.address, LETTER, (), unwanted)
+
+
+def test_a_sender_that_cannot_be_answered_ends_the_run(offices):
+    one, other = offices(), offices()
+    process, number, inode, token = one.post.address
+    one.post.address = (process, number, inode + 1, token)  # as it is seen from elsewhere
+    with pytest.raises(StateLost, match="another run"):
+        one.post.send_parcel(other.post.address, LETTER, (), unwanted)
+    assert "cannot be answered" in other.failures.get(timeout=PATIENCE)
 
 
 def test_nobody_waits_for_an_answer_that_is_not_wanted_any_more(offices, monkeypatch):

@@ -16,7 +16,7 @@ from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.prepare import NumberFibres
 from slrt_dask.engine.program import Overlapping, run_rounds
 from slrt_dask.engine.share import Share
-from slrt_dask.engine.teamwork import Pieces, Tournament
+from slrt_dask.engine.teamwork import OverlappingRound, Pieces, Tournament
 from tests.engine.helpers import dense_problem
 
 PATIENCE = 10.0
@@ -69,6 +69,23 @@ def test_whoever_has_nothing_to_do_waits_for_those_who_have_not_offered():
         assert asked.wait(PATIENCE)
         pieces.offer(1, ["late"])
         assert taken.result(PATIENCE) == ((1, 0), "late")
+
+
+def test_whoever_waits_is_told_when_the_round_is_abandoned():
+    pieces, asked = Pieces(2), threading.Event()
+    pieces.offer(0, [])
+    with ThreadPoolExecutor(1) as pool:
+
+        def take():
+            asked.set()
+            return pieces.take(0)
+
+        taken = pool.submit(take)
+        assert asked.wait(PATIENCE)
+        pieces.abandon()
+        assert taken.result(PATIENCE) is None
+    pieces.offer(1, ["late"])
+    assert pieces.take(1) is None
 
 
 @dataclass(frozen=True)
@@ -138,6 +155,38 @@ def test_an_error_in_one_thread_leaves_nobody_waiting(failing, share_with):
                 pool.submit(share.contribute, Visits(failing), None).result(PATIENCE)
         _, rest = pool.submit(share.contribute, Visits(), None).result(PATIENCE)
     assert rest[0] == share.assignment.store.nnz
+
+
+@pytest.mark.parametrize("submitted", [0, 1, 2])
+def test_an_interrupt_before_all_threads_have_begun_leaves_nobody_waiting(
+    submitted, share_with, monkeypatch
+):
+    share = share_with(3)
+    submit, calls = share._pool.submit, itertools.count()
+
+    def interrupted(*task):
+        if next(calls) == submitted:
+            raise KeyboardInterrupt
+        return submit(*task)
+
+    monkeypatch.setattr(share._pool, "submit", interrupted)
+    monkeypatch.setattr(OverlappingRound, "take_part", _interrupted_as_first)
+
+    def contribute():
+        with pytest.raises(KeyboardInterrupt):
+            share.contribute(Visits(), None)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(contribute).result(PATIENCE)
+    monkeypatch.undo()
+    _, rest = share.contribute(Visits(), None)
+    assert rest[0] == share.assignment.store.nnz
+
+
+def _interrupted_as_first(team, thread, take_part=OverlappingRound.take_part):
+    if thread == 0:
+        raise KeyboardInterrupt
+    take_part(team, thread)
 
 
 def test_pieces_become_finer_towards_the_end_and_are_whole_blocks_for_one_thread(
