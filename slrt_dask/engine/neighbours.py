@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SMALLEST, LARGEST = 2**18, 2**25
+SMALLEST, LARGEST = 2**18, 2**24
 """Bytes from which on a part is worth the detour, and up to which: the memory counts for whoever
 gives and for whoever takes, so there has to be a limit to it."""
 TOKEN_BYTES, ALIGNMENT = 16, 64

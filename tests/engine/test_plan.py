@@ -256,3 +256,11 @@ def test_the_peak_of_a_fit_stays_within_the_plan(tmp_path):
     grown = seen["peak"] - seen["before"]
     assert grown > 30 * entries  # the problem is large enough for the test to mean something
     assert seen["peak"] <= seen["total"]
+
+
+def test_a_hundred_million_entries_are_streamed_on_two_workers_of_a_gibibyte():
+    """In blocks that are long enough for files not to cost more than what is computed on them."""
+    usable = int(0.8 * 2**30)  # beyond which dask gives a worker no more to do
+    plan = plan_of((40_000, 1000, 500), [2_000_000] * 50, (10, 10, 10), (1, 1), [usable, usable])
+    plan.check()
+    assert all(worker.block_entries >= 100_000 for worker in plan.workers)
