@@ -56,36 +56,35 @@ def test_every_piece_is_taken_once_and_one_s_own_first():
     assert pieces.take(1) is None
 
 
-def test_whoever_has_nothing_to_do_waits_for_those_who_have_not_offered():
+@pytest.mark.parametrize(
+    ("end", "taken"),
+    [
+        (lambda pieces: pieces.offer(1, ["late"]), ((1, 0), "late")),
+        (lambda pieces: pieces.offer(1, []), None),
+        (lambda pieces: pieces.abandon(), None),
+    ],
+    ids=["a piece", "nothing", "abandoned"],
+)
+def test_whoever_has_nothing_to_do_waits_until_it_is_known_what_others_offer(end, taken):
     pieces, asked = Pieces(2), threading.Event()
     pieces.offer(0, [])
+
+    def take():
+        asked.set()
+        return pieces.take(0)
+
     with ThreadPoolExecutor(1) as pool:
-
-        def take():
-            asked.set()
-            return pieces.take(0)
-
-        taken = pool.submit(take)
+        taking = pool.submit(take)
         assert asked.wait(PATIENCE)
-        pieces.offer(1, ["late"])
-        assert taken.result(PATIENCE) == ((1, 0), "late")
+        end(pieces)
+        assert taking.result(PATIENCE) == taken
 
 
-def test_whoever_waits_is_told_when_the_round_is_abandoned():
-    pieces, asked = Pieces(2), threading.Event()
-    pieces.offer(0, [])
-    with ThreadPoolExecutor(1) as pool:
-
-        def take():
-            asked.set()
-            return pieces.take(0)
-
-        taken = pool.submit(take)
-        assert asked.wait(PATIENCE)
-        pieces.abandon()
-        assert taken.result(PATIENCE) is None
-    pieces.offer(1, ["late"])
-    assert pieces.take(1) is None
+def test_nothing_is_taken_of_a_round_that_was_abandoned():
+    pieces = Pieces(1)
+    pieces.abandon()
+    pieces.offer(0, ["late"])
+    assert pieces.take(0) is None
 
 
 @dataclass(frozen=True)
