@@ -169,6 +169,8 @@ class ConjugateGradient(Overlapping):
         if message.phase != "iterate" or message.sums is None:
             return [message]
         strips = sweeps.strips_for(entries, message.sums)
+        if strips == 1:
+            return [message]
         return [replace(message, strip=(strip, strips)) for strip in range(strips)]
 
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
@@ -276,7 +278,9 @@ class ConjugateGradient(Overlapping):
         return replace(message, history=(), sums=None)
 
     def told(self, message: Round, shared: Matrix) -> Round:
-        return replace(message, sums=shared) if message.phase in COMPLETING else message
+        if message.phase not in COMPLETING or message.sums is shared:
+            return message
+        return replace(message, sums=shared)
 
     def _outcome(self, message: Round, scalars: NDArray[np.float64]) -> InnerOutcome:
         rr, bx, rx, xx = (float(value) for value in scalars)

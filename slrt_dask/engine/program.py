@@ -135,12 +135,17 @@ def run_rounds(program: Program, contribute: Contribute, exchange: Exchange | No
             total = others.total(program.combine, contribute(program, heard, None))
         if others.is_root:
             message = program.advance(message, total)
-        done = isinstance(message, Finished)
-        heard = others.spread(Finished(None) if done else program.sent(message))
+        # What is known here has not to be taken out of a message and put into it again.
+        whole = others.is_alone and isinstance(program, Overlapping)
+        heard = message if whole else others.spread(_sent(program, message))
         if isinstance(program, Overlapping) and not isinstance(heard, Finished):
             heard = program.told(heard, total[0])
     others.settle()
     return message.outcome if others.is_root else None
+
+
+def _sent(program: Program, message: Any) -> Any:
+    return Finished(None) if isinstance(message, Finished) else program.sent(message)
 
 
 def _overlapped(
