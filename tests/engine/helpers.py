@@ -11,6 +11,10 @@ from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.sampling import ValidationErrors
 from slrt_dask.dual.sums import DerivativeRowSums
+from slrt_dask.engine.assignment import Assignment
+from slrt_dask.engine.prepare import NumberFibres
+from slrt_dask.engine.program import run_rounds
+from slrt_dask.engine.share import Share
 from tests.oracles.dense import random_problem
 
 SHAPES = {2: (9, 8), 3: (8, 6, 5), 4: (7, 4, 3, 4), 5: (7, 3, 2, 3, 2)}
@@ -33,6 +37,14 @@ def held_out(dense, seed=9):
     rng = np.random.default_rng(seed)
     mask = ~dense.mask & (rng.random(dense.mask.shape) < 0.3)
     return mask, rng.standard_normal(dense.mask.shape)
+
+
+def numbered_share(store, partitions=None, **options):
+    """A share of a store's partitions, of all if None, whose fibres have numbers."""
+    held = tuple(range(len(store.partitions))) if partitions is None else partitions
+    share = Share(Assignment(store, held, **options))
+    run_rounds(NumberFibres(store.shape, store.slab_mode, store.nnz), share.contribute)
+    return share
 
 
 def vectors_of_share(share, name):

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from slrt_dask.engine import chains, exchange
-from slrt_dask.engine.assignment import Assignment, Streaming
+from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.exchange import Mailbox, TreeExchange
-from slrt_dask.engine.prepare import NumberFibres
 from slrt_dask.engine.program import Finished, Overlapping, add_into, run_rounds
-from slrt_dask.engine.share import Share
 from slrt_dask.errors import StateLost
-from tests.engine.helpers import dense_problem
+from tests.engine.helpers import dense_problem, numbered_share
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,8 @@ def share_of(store_of, tmp_path, monkeypatch):
 
     def make(partitions=None, streamed=False, threads=2):
         streaming = Streaming(1000, str(tmp_path)) if streamed else None
-        held = tuple(range(len(store.partitions))) if partitions is None else partitions
-        share = Share(Assignment(store, held, threads=threads, streaming=streaming))
-        made.append(share)
-        run_rounds(NumberFibres(store.shape, store.slab_mode, store.nnz), share.contribute)
-        return share
+        made.append(numbered_share(store, partitions, threads=threads, streaming=streaming))
+        return made[-1]
 
     yield make
     for share in made:

@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 
 from slrt_dask.engine import chains
-from slrt_dask.engine.assignment import Assignment
-from slrt_dask.engine.prepare import NumberFibres
-from slrt_dask.engine.program import Overlapping, run_rounds
-from slrt_dask.engine.share import Share
+from slrt_dask.engine.program import Overlapping
 from slrt_dask.engine.teamwork import OverlappingRound, Pieces, Tournament
-from tests.engine.helpers import dense_problem
+from tests.engine.helpers import dense_problem, numbered_share
 
 PATIENCE = 10.0
 """Seconds after which a thread that should have ended has failed."""
@@ -124,10 +121,8 @@ def share_with(store_of, monkeypatch):
 
     def make(threads, smallest=1, store=small):
         monkeypatch.setattr(chains, "SMALLEST_PIECE", smallest)
-        share = Share(Assignment(store, tuple(range(len(store.partitions))), threads))
-        made.append(share)
-        run_rounds(NumberFibres(store.shape, store.slab_mode, store.nnz), share.contribute)
-        return share
+        made.append(numbered_share(store, threads=threads))
+        return made[-1]
 
     yield make
     for share in made:
