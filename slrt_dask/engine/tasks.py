@@ -30,7 +30,7 @@ from slrt_dask.engine.exchange import (
     TreeExchange,
 )
 from slrt_dask.engine.neighbours import Inbox, Outbox, OutOfSight, Parcel
-from slrt_dask.engine.post import Address, Answer, opened_post
+from slrt_dask.engine.post import Address, Answer, Post, opened_post
 from slrt_dask.engine.program import HandOver, Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.wire import aligned
@@ -64,7 +64,7 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         self.share: Share | None = None
         self.mailbox = Mailbox()
         self.outbox, self.inbox = Outbox(), Inbox()
-        self.post = opened_post(self.mailbox.put, self.take_parcel, self.mailbox.close)
+        self.post: Post | None = None
         self.neighbours: dict[str, Address | None] = {}
         """Where the post of workers on this machine is; None of those that cannot be reached so."""
         self._load_key = load_key
@@ -79,6 +79,8 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
 
     def setup(self, worker: Any) -> None:
         self._worker = worker
+        # Not before: a plugin that is never added is never torn down.
+        self.post = opened_post(self.mailbox.put, self.take_parcel, self.mailbox.close)
         worker.handlers.setdefault(DELIVER, _deliverer(worker))
         worker.handlers.setdefault(ADDRESS, _addresser(worker))
 
