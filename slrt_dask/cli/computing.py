@@ -123,7 +123,9 @@ def _started(workers: int, computing: Computing) -> Iterator[Any]:
                 # An address without a host would open the dashboard to the whole network.
                 dashboard_address="127.0.0.1:0",
                 security=security,
-                silence_logs=logging.ERROR,
+                # Errors of tasks are raised here. What else dask calls an error is mostly a
+                # connection that closes because the cluster does.
+                silence_logs=logging.CRITICAL,
             )
         with cluster, Client(cluster) as client, _limit_suspected(computing.memory_limit):
             yield client

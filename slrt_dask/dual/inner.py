@@ -126,34 +126,33 @@ class ConjugateGradient(Overlapping):
             self._conjugate_step(block, message)
             _let_go_of_sums(block)
             return self._measure(block, block.vector("r"), total)
-        r = self._residual(block, message) if message.phase == "residual" else block.vector("r")
+        r, rr = self._residual(block, message)
         return (
             self._measure(block, r, total)
             if self.max_iterations == 0
-            else self._sweep(block, r, total)
+            else self._sweep(block, r, rr, total)
         )
 
     def _begin(self, block: Block, total: Sums | None) -> Sums:
         _let_go_of_sums(block)  # a solve that was given up may still be at work on them
-        for name in ("p", "s"):
-            block.fresh(name)[:] = 0.0
-        x = block.fresh(self.solution)
+        x, p, s = (block.fresh(name) for name in (self.solution, "p", "s"))
         if self.start is None:
-            x[:] = 0.0
             r = block.fresh("r")
-            r[:] = self._right_hand_side(block)
-            return self._sweep(block, r, total)
-        x[:] = block.vector(self.start)
+            rr = vectors.start(self._right_hand_side(block), r, (x, p, s))
+            return self._sweep(block, r, rr, total)
+        vectors.start(block.vector(self.start), x, (p, s))
         sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
         return sums, np.zeros(4)
 
-    def _residual(self, block: Block, message: Round) -> Vector:
-        """r = b − w, w being completed with the slab mode's sums."""
+    def _residual(self, block: Block, message: Round) -> tuple[Vector, float]:
+        """r and ⟨r, r⟩; at first r = b − w, w being completed with the slab mode's sums."""
+        if message.phase == "resume":
+            r = block.vector("r")
+            return r, vectors.dot(r, r)
         w, r = block.changing("w"), block.fresh("r")
         assert message.sums is not None
         add_crossing(block, self.factors, self.weights, message.sums, w)
-        np.subtract(self._right_hand_side(block), w, out=r)
-        return r
+        return r, vectors.difference(self._right_hand_side(block), w, r)
 
     def _conjugate_step(self, block: Block, message: Round) -> None:
         """Complete w and make one step, the last."""
@@ -176,7 +175,7 @@ class ConjugateGradient(Overlapping):
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
         """A step and the next one's sweep, but for the local modes; all in one pass."""
         index, mode, (strip, strips) = block.index, self.slab_mode, message.strip
-        sums = self._new_sums(block, message) if total is None else total[0]
+        sums = self._room_for_sums(block, message) if total is None else total[0]
         if strip == 0 or block.reached is None:
             block.reached = index.starts[:-1].copy()
         assert message.sums is not None
@@ -186,23 +185,21 @@ class ConjugateGradient(Overlapping):
             lanes_for(self.factors.width(mode)), self.weights[mode],
             block.changing(self.solution), block.changing("r"), block.changing("p"),
             block.changing("s"), block.vector("w"), message.alpha, message.beta, sums,
+            total is None,
         )  # fmt: skip
         return self._swept(sums, rr, total)
 
-    def _new_sums(self, block: Block, message: Round) -> Matrix:
-        """Zeros for an iteration's fibre sums, where those of the last but one have been.
+    def _room_for_sums(self, block: Block, message: Round) -> Matrix:
+        """Room for an iteration's fibre sums, where those of the last but one have been.
 
         New memory for them in every iteration costs as much as adding them up.
         """
         shape = (block.index.buffer_rows[self.slab_mode], self.factors.width(self.slab_mode))
-        key = SUMS[message.iteration % 2]
-        sums: Matrix = block.buffers.array(key, shape, np.float64)
-        sums.fill(0.0)
-        return sums
+        return block.buffers.array(SUMS[message.iteration % 2], shape, np.float64)
 
-    def _sweep(self, block: Block, r: Vector, total: Sums | None) -> Sums:
+    def _sweep(self, block: Block, r: Vector, rr: float, total: Sums | None) -> Sums:
         sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
-        return self._swept(sums, vectors.dot(r, r), total)
+        return self._swept(sums, rr, total)
 
     def _swept(self, sums: Matrix, rr: float, total: Sums | None) -> Sums:
         scalars = np.array([rr, self.shift * rr, 0.0, 0.0])

@@ -80,18 +80,22 @@ def _first_not_below(fibres, first, stop, border):
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def crossing_step(
     starts, reached, border, rows, fibres, sums, factor, lanes, weight, x, r, p, s, w, alpha, beta,
-    new_sums,
+    new_sums, fresh,
 ):  # fmt: skip
     """All that an iteration of conjugate gradients does between two local products, in one pass.
 
     Completes w = A r with the slab mode's fibre sums (`sample`), makes the step
-    (`vectors.conjugate_step`), and adds the new residual to new fibre sums (`fibre_sums`). Returns
-    ⟨r, r⟩ of what was done. In a slice all entries have one row.
+    (`vectors.conjugate_step`), and adds the new residual to new fibre sums (`fibre_sums`), which
+    are zero before if they are `fresh`. Returns ⟨r, r⟩ of what was done. In a slice all entries
+    have one row.
 
     reached : (slices,) how far earlier strips have come in each slice; moved on
     border : the fibre number at which this strip ends; if there is no such one, all the rest is
         done. Entries that are not sorted by fibre are done too, if not all in their own strip.
     """
+    if fresh:
+        for f in range(new_sums.shape[0]):
+            clear_row(new_sums, f, lanes)
     rr = 0.0
     for number in range(reached.size):
         first, stop = reached[number], starts[number + 1]

@@ -21,6 +21,29 @@ def dot(left, right):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def start(source, target, cleared):
+    """target ← source, and every vector of the tuple `cleared` ← 0; returns ⟨source, source⟩."""
+    squared = 0.0
+    for e in range(source.size):
+        value = np.float64(source[e])
+        target[e] = value
+        for vector in cleared:
+            vector[e] = 0.0
+        squared += value * value
+    return squared
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def difference(left, right, out):
+    """out ← left − right; returns ⟨out, out⟩."""
+    squared = 0.0
+    for e in range(out.size):
+        out[e] = left[e] - right[e]
+        squared += np.float64(out[e]) * np.float64(out[e])
+    return squared
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def conjugate_step(x, r, p, s, w, alpha, beta):
     """Advance a conjugate gradient iteration in which w = A r and s = A p; returns ⟨r, r⟩.
 

@@ -74,7 +74,7 @@ def test_worker_processes_predict_what_one_process_does_and_say_it_plainly(
     assert "\x1b" not in output + messages
     assert "\r" not in output + messages
     assert messages
-    assert all(line.startswith("iteration") for line in messages.splitlines())
+    assert all(line.startswith("iteration") for line in messages.splitlines()), messages
 
 
 def test_an_error_without_a_terminal_is_a_plain_sentence(run_process, tmp_path):

@@ -66,9 +66,11 @@ def test_sampling_fibre_sums_is_a_mode_product_at_the_entries(order, rank):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("order", "strips"), [(2, 1), (3, 1), (3, 2), (3, 50), (4, 3)])
-@pytest.mark.parametrize("sorted_by_fibre", [True, False])
+@pytest.mark.parametrize(
+    ("sorted_by_fibre", "fresh"), [(True, False), (False, False), (False, True)]
+)
 def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
-    order, strips, sorted_by_fibre, dtype
+    order, strips, sorted_by_fibre, fresh, dtype
 ):
     tensor, mode, rng = random_tensor(order, fraction=0.9), 0, np.random.default_rng(7)
     U = pad_columns(rng.standard_normal((tensor.dense.shape[mode], 4)))
@@ -81,15 +83,15 @@ def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
     apart, together = ([vector.copy() for vector in drawn] for _ in range(2))
     sweeps.sample(rows, fibres, sums, U, lanes, 0.7, apart[4])
     rr = vectors.conjugate_step(*apart, 0.3, 0.8)
-    wanted = np.ones((count, 4))
+    found = np.full((count, 4), np.nan if fresh else 1.0)
+    wanted = np.zeros((count, 4)) if fresh else found.copy()
     sweeps.fibre_sums(rows, fibres, apart[1], U, lanes, wanted)
-    found = np.ones((count, 4))
     starts = tensor.index.starts
     reached = starts[:-1].copy()
     new = sum(
         sweeps.crossing_step(
             starts, reached, count * strip // strips, rows, fibres, sums, U, lanes, 0.7, *together,
-            0.3, 0.8, found,
+            0.3, 0.8, found, fresh and strip == 1,
         )
         for strip in range(1, strips + 1)
     )  # fmt: skip

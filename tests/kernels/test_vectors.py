@@ -71,3 +71,29 @@ def test_empty_vectors_have_zero_products(dtype):
     empty = np.zeros(0, dtype=dtype)
     assert vectors.dot(empty, empty) == 0.0
     assert vectors.solution_products(empty, empty, empty) == (0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("cleared", [2, 3])
+def test_a_start_copies_one_vector_and_clears_others(drawn, cleared):
+    source, target, *others = drawn
+    others[0][3] = np.nan  # what a vector was before does not matter
+    kept = source.copy()
+    squared = vectors.start(source, target, tuple(others[:cleared]))
+    assert squared == pytest.approx(vectors.dot(kept, kept), rel=1e-13)
+    np.testing.assert_array_equal(source, kept)
+    np.testing.assert_array_equal(target, kept)
+    assert not np.any(others[:cleared])
+
+
+def test_a_start_may_be_where_it_goes(drawn):
+    kept = drawn[0].copy()
+    vectors.start(drawn[0], drawn[0], tuple(drawn[1:3]))
+    np.testing.assert_array_equal(drawn[0], kept)
+
+
+def test_a_difference_comes_with_its_square(drawn, dtype):
+    left, right, out = drawn[:3]
+    squared = vectors.difference(left, right, out)
+    np.testing.assert_array_equal(out, left - right)
+    assert squared == pytest.approx(np.sum((left - right).astype(np.float64) ** 2), rel=1e-13)
+    assert vectors.difference(left[:0], right[:0], out[:0]) == 0.0
