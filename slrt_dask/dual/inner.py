@@ -252,10 +252,9 @@ class ConjugateGradient(Overlapping):
             if small or message.phase == "measure" or message.iteration >= self.max_iterations:
                 return Finished(self._outcome(message, scalars))
             return replace(message, phase="resume", sums=None)
-        swept = replace(message, sweeps=message.sweeps + 1)
         if rr == 0.0 or (small and message.iteration == 0):
-            return replace(swept, phase="measure", sums=None)
-        return self._next_iteration(swept, sums, rr, float(scalars[1]))
+            return replace(message, phase="measure", sums=None, sweeps=message.sweeps + 1)
+        return self._next_iteration(message, sums, rr, float(scalars[1]))
 
     def _next_iteration(self, message: Round, sums: Matrix, rr: float, curvature: float) -> Round:
         beta = rr / message.squared_residual if message.iteration else 0.0
@@ -268,7 +267,7 @@ class ConjugateGradient(Overlapping):
         alpha = rr / denominator
         return Round(
             "finish" if last else "iterate", sums, alpha, beta, message.iteration + 1,
-            message.sweeps, rr, (*message.history, (rr, 0.5 * alpha * rr)),
+            message.sweeps + 1, rr, (*message.history, (rr, 0.5 * alpha * rr)),
         )  # fmt: skip
 
     def sent(self, message: Round) -> Round:

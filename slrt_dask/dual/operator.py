@@ -123,4 +123,5 @@ def add_crossing(
 
 def aligned(array: Matrix) -> Matrix:
     """The array as the kernels need it: what came over a wire may be unaligned."""
-    return np.require(array, requirements=("C", "A"))
+    flags = array.flags
+    return array if flags.carray else np.require(array, requirements=("C", "A"))

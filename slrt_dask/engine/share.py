@@ -97,6 +97,8 @@ class Share:
     @property
     def _waited(self) -> float:
         """Seconds that the threads have waited for files, on average."""
+        if self._scratch is None:
+            return 0.0
         return sum(chain.waited for chain in self._chains) / len(self._chains)
 
     def _on_threads(
@@ -120,7 +122,8 @@ class Share:
             raise
         finally:
             # After an error or an interrupt no thread may still be writing to the blocks.
-            drain(running)
+            if running:
+                drain(running)
 
     def begin(self, run: int, discard: tuple[str, ...] = ()) -> None:
         """Start a run of rounds; an earlier one that may still go on is over with it.

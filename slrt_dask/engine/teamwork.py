@@ -77,16 +77,21 @@ class Pieces:
 
     def take(self, thread: int) -> tuple[tuple[int, int], Block] | None:
         """The next piece with its number, one's own first; None when there will be no more."""
-        count = len(self._ready)
-        with self._changed:
-            while not self._abandoned:
-                for owner in ((thread + distance) % count for distance in range(count)):
-                    if self._ready[owner]:
+        owners = (*range(thread, len(self._ready)), *range(thread))
+        while not self._abandoned:
+            to_come = self._to_come  # asked first, for more may be offered while this one looks
+            for owner in owners:
+                if self._ready[owner]:
+                    try:
                         number, piece = self._ready[owner].popleft()
-                        return (owner, number), piece
-                if not self._to_come:
-                    return None
-                self._changed.wait()
+                    except IndexError:  # two have seen the last piece, and the other one got it
+                        continue
+                    return (owner, number), piece
+            if not to_come:
+                return None
+            with self._changed:
+                while self._to_come == to_come and not self._abandoned:
+                    self._changed.wait()
         return None
 
 
