@@ -60,13 +60,13 @@ class Timed:
 def kernels_timed() -> Iterator[list[float]]:
     """Seconds of every call of a kernel meanwhile."""
     seconds: list[float] = []
-    kept = inner.sweeps, inner.vectors, operator.sweeps
-    inner.sweeps, inner.vectors = Timed(kept[0], seconds), Timed(kept[1], seconds)
+    kept = inner.crossing, inner.vectors, operator.sweeps
+    inner.crossing, inner.vectors = Timed(kept[0], seconds), Timed(kept[1], seconds)
     operator.sweeps = Timed(kept[2], seconds)
     try:
         yield seconds
     finally:
-        inner.sweeps, inner.vectors, operator.sweeps = kept
+        inner.crossing, inner.vectors, operator.sweeps = kept
 
 
 def rows(directory: Path) -> list[Row]:

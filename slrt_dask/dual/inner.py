@@ -13,7 +13,9 @@ decision is made on the residual which that step is expected to reach.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ from slrt_dask.dual.operator import (
 from slrt_dask.engine.block import VALUES, Block, Vector
 from slrt_dask.engine.program import Finished, Overlapping
 from slrt_dask.errors import NumericalBreakdown
-from slrt_dask.kernels import sweeps, vectors
+from slrt_dask.kernels import crossing, vectors
 from slrt_dask.kernels.rows import lanes_for
 
 NO_SUMS = np.zeros((0, 0))
@@ -69,7 +71,6 @@ class Round:
     phase : begin | residual | iterate | finish | resume | measure
     sums : complete fibre sums of the slab mode for the vector swept last
     history : ⟨r, r⟩ before every iteration so far, and what each one added to ½⟨b + r, x⟩
-    strip : which strip of the fibre sums is to be done, and of how many
     """
 
     phase: str
@@ -80,7 +81,18 @@ class Round:
     sweeps: int = 0
     squared_residual: float = math.inf
     history: tuple[tuple[float, float], ...] = ()
-    strip: tuple[int, int] = (0, 1)
+
+
+class Strip(NamedTuple):
+    """A turn of an iteration: its part in one strip of the slab mode's fibres.
+
+    borders : of all strips (`crossing.strip_borders`);  sums : room for the new fibre sums
+    """
+
+    message: Round
+    borders: tuple[int, ...]
+    number: int
+    sums: Matrix
 
 
 Sums = tuple[Matrix, NDArray[np.float64]]
@@ -114,14 +126,16 @@ class ConjugateGradient(Overlapping):
 
     # ---- on a block -------------------------------------------------------------------------
 
-    def step(self, block: Block, message: Round, total: Sums | None) -> Sums:
+    def step(self, block: Block, message: Round | Strip, total: Sums | None) -> Sums:
+        if isinstance(message, Strip):
+            return self._iterate_strip(block, message, total)
         if message.phase == "begin":
             return self._begin(block, total)
         if message.phase == "measure":
             _let_go_of_sums(block)
             return self._measure(block, block.vector("r"), total)
         if message.phase == "iterate":
-            return self._iterate(block, message, total)
+            return self._iterate_block(block, message, total)
         if message.phase == "finish":
             self._conjugate_step(block, message)
             _let_go_of_sums(block)
@@ -164,28 +178,52 @@ class ConjugateGradient(Overlapping):
             block.changing("s"), w, message.alpha, message.beta,
         )  # fmt: skip
 
-    def turns(self, message: Round, entries: int) -> list[Round]:
-        if message.phase != "iterate" or message.sums is None:
-            return [message]
-        strips = sweeps.strips_for(entries, message.sums)
-        if strips == 1:
-            return [message]
-        return [replace(message, strip=(strip, strips)) for strip in range(strips)]
+    def turns(self, message: Round, blocks: Sequence[Block], threads: int) -> Sequence[Strip]:
+        if message.phase != "iterate":
+            return ()
+        indices = [block.index for block in blocks]
+        borders = crossing.strip_borders(
+            indices[0].buffer_rows[self.slab_mode], self.factors.width(self.slab_mode),
+            sum(index.entries for index in indices), sum(index.slices for index in indices),
+            threads,
+        )  # fmt: skip
+        if len(borders) <= 2 or any(block.strips(borders) is None for block in blocks):
+            return ()
+        sums = self._room_for_sums(blocks[0], message)
+        return [Strip(message, borders, number, sums) for number in range(len(borders) - 1)]
 
-    def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
-        """A step and the next one's sweep, but for the local modes; all in one pass."""
-        index, mode, (strip, strips) = block.index, self.slab_mode, message.strip
+    def _iterate_strip(self, block: Block, strip: Strip, total: Sums | None) -> Sums:
+        bounds, number = block.strips(strip.borders), strip.number
+        assert bounds is not None
+        cleared = strip.borders[number : number + 2] if total is None else (0, 0)
+        runs = bounds[number], bounds[number + 1]
+        return self._iterate(block, strip.message, runs, strip.sums, cleared, total)
+
+    def _iterate_block(self, block: Block, message: Round, total: Sums | None) -> Sums:
         sums = self._room_for_sums(block, message) if total is None else total[0]
-        if strip == 0 or block.reached is None:
-            block.reached = index.starts[:-1].copy()
+        cleared, starts = (0, len(sums) if total is None else 0), block.index.starts
+        return self._iterate(block, message, (starts[:-1], starts[1:]), sums, cleared, total)
+
+    def _iterate(
+        self,
+        block: Block,
+        message: Round,
+        runs: tuple[NDArray[np.int64], NDArray[np.int64]],
+        sums: Matrix,
+        cleared: tuple[int, ...],
+        total: Sums | None,
+    ) -> Sums:
+        """A step and the next one's sweep, but for the local modes; all in one pass.
+
+        runs, cleared : see `crossing.crossing_step`;  sums : room for the new fibre sums
+        """
+        index, mode = block.index, self.slab_mode
         assert message.sums is not None
-        rr = sweeps.crossing_step(
-            index.starts, block.reached, len(sums) * (strip + 1) // strips, index.rows[mode],
-            index.fibres[mode], message.sums, self.factors.padded[mode],
+        rr = crossing.crossing_step(
+            *runs, index.rows[mode], index.fibres[mode], message.sums, self.factors.padded[mode],
             lanes_for(self.factors.width(mode)), self.weights[mode],
             block.changing(self.solution), block.changing("r"), block.changing("p"),
-            block.changing("s"), block.vector("w"), message.alpha, message.beta, sums,
-            total is None,
+            block.changing("s"), block.vector("w"), message.alpha, message.beta, sums, cleared,
         )  # fmt: skip
         return self._swept(sums, rr, total)
 

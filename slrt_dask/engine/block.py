@@ -24,6 +24,7 @@ from slrt_dask.kernels.blocks import (
     QueryIndex,
     build_queries,
 )
+from slrt_dask.kernels.crossing import strip_bounds
 
 Vector = NDArray[np.floating[Any]]
 NUMBERING = threading.Lock()
@@ -143,7 +144,6 @@ class Block:
     queries, query_values : places held out for validation that lie in these slices, if any
     coupling : the block's part of a linear constraint, if there is one
     tiles : whether its products are made on dense tiles
-    reached : how far a round of several turns has come in each slice
     """
 
     columns: IndexColumns
@@ -158,7 +158,7 @@ class Block:
     coupling: Coupling | None = None
     tiles: bool = False
     numbered: tuple[BlockIndex, FibreNumbering] | None = None
-    reached: NDArray[np.int64] | None = None
+    _strips: tuple[BlockIndex, tuple[int, ...], NDArray[np.int64]] | None = None
     _query_index: QueryIndex | None = None
 
     @property
@@ -207,6 +207,18 @@ class Block:
         index, numbering = self._numbered()
         part = replace(index, starts=index.starts[first : stop + 1])
         return replace(self, numbered=(part, numbering))
+
+    def strips(self, borders: tuple[int, ...]) -> NDArray[np.int64] | None:
+        """Where strips of the slab mode's fibres lie in every slice: see `crossing.strip_bounds`.
+
+        None if they do not: entries that were added later are not sorted by fibre.
+        """
+        index, held = self.index, self._strips
+        if held is None or held[0] is not index or held[1] != borders:
+            fibres = index.fibres[index.slab_mode]
+            bounds = strip_bounds(index.starts, fibres, np.array(borders))
+            held = self._strips = index, borders, bounds
+        return held[2] if len(held[2]) else None
 
     def _numbered(self) -> tuple[BlockIndex, FibreNumbering]:
         if self.numbered is None:

@@ -112,6 +112,8 @@ class Chain:
             starts, first = block.index.starts, 0
             while first < len(starts) - 1:
                 wanted = max(SMALLEST_PIECE, remaining // 2) if self.shared else block.entries
+                if starts[-1] - starts[first] < wanted + SMALLEST_PIECE // 2:
+                    wanted = block.entries  # or there would be a crumb
                 stop = int(np.searchsorted(starts, starts[first] + wanted, side="left"))
                 stop = min(stop, len(starts) - 1)
                 pieces.append(block.piece(first, stop))

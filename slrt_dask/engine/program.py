@@ -88,12 +88,13 @@ class Overlapping(Program):
         Made once, by whoever completes the sum, while others still compute.
         """
 
-    def turns(self, message: Any, entries: int) -> Sequence[Any]:
-        """Messages of the turns in which a thread goes through its blocks for their first halves.
+    def turns(self, message: Any, blocks: Sequence[Block], threads: int) -> Sequence[Any]:
+        """Messages of turns that threads may take, each of which goes through all these blocks.
 
-        entries : how many there are in those blocks
+        No two of them may touch the same numbers, and all return one and the same large part. None
+        where first halves cannot be cut so: then every thread goes through its own blocks.
         """
-        return (message,)
+        return ()
 
     @abstractmethod
     def told(self, message: Any, shared: Any) -> Any:
@@ -101,9 +102,7 @@ class Overlapping(Program):
 
     def fused(self, block: Block, message: Any, total: Any) -> Any:
         """Both halves, where nothing travels meanwhile."""
-        for turn in self.turns(message, block.entries):
-            total = self.step(block, turn, total)
-        shared, rest = total
+        shared, rest = self.step(block, message, total)
         return shared, self.follow(block, message, rest)
 
 

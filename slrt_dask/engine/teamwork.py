@@ -1,18 +1,20 @@
 """How the threads of a share make one round together, so that none of them waits for another.
 
-A core is slower now and then, and threads are woken late. What each thread adds up is fixed, so
-that sums can be repeated to the last bit; but the second halves of an overlapping program's steps
-add up only a few numbers, and are cut into pieces of which every thread takes the next one, first
-its own, then those of others. Sums of threads are added two by two by whoever comes second, while
-the others go on.
+A core is slower now and then, and threads are woken late. So the first halves of an overlapping
+program's steps are cut into turns, if the program can do that, and threads take one after the
+other; what cannot be cut so is done by each thread for its own blocks, and the sums are added two
+by two by whoever comes second. Second halves are cut into pieces, of which every thread takes the
+next one, first its own, then those of others. What is added to what, and in which order, is fixed
+all the same: sums can be repeated to the last bit.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 from slrt_dask.engine.block import Block
@@ -55,11 +57,14 @@ class Tournament:
 
 
 class Pieces:
-    """What there is to take for threads that have done their own part."""
+    """What there is to take for threads that have done their part of the first halves.
+
+    abandoned : there is nothing more to take, whatever was or will be offered
+    """
 
     def __init__(self, threads: int) -> None:
         self._ready: list[deque[tuple[int, Block]]] = [deque() for _ in range(threads)]
-        self._to_come, self._abandoned = threads, False
+        self._to_come, self.abandoned = threads, False
         self._changed = threading.Condition()
 
     def offer(self, thread: int, pieces: Sequence[Block]) -> None:
@@ -70,15 +75,15 @@ class Pieces:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """There is nothing more to take, whatever was or will be offered."""
+        """End all waiting, and all taking."""
         with self._changed:
-            self._abandoned = True
+            self.abandoned = True
             self._changed.notify_all()
 
     def take(self, thread: int) -> tuple[tuple[int, int], Block] | None:
         """The next piece with its number, one's own first; None when there will be no more."""
         owners = (*range(thread, len(self._ready)), *range(thread))
-        while not self._abandoned:
+        while not self.abandoned:
             to_come = self._to_come  # asked first, for more may be offered while this one looks
             for owner in owners:
                 if self._ready[owner]:
@@ -90,13 +95,14 @@ class Pieces:
             if not to_come:
                 return None
             with self._changed:
-                while self._to_come == to_come and not self._abandoned:
+                while self._to_come == to_come and not self.abandoned:
                     self._changed.wait()
         return None
 
 
-def _step(program: Overlapping, message: Any, block: Block, total: Any) -> Any:
-    return program.step(block, message, total)
+def _same_sum(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The sum of two turns, which have one large part; only the rests are different."""
+    return left[0], add_into(left[1], right[1])
 
 
 class OverlappingRound:
@@ -111,28 +117,50 @@ class OverlappingRound:
     ) -> None:
         self._program, self._message, self._chains = program, message, chains
         self._hand_over = hand_over
-        self._sums = Tournament(len(chains), program.combine)
+        self._blocks = [block for chain in chains for block in chain.opened()]
+        self._turns = program.turns(message, self._blocks, len(chains))
+        self._next_turn = itertools.count()
+        combine = _same_sum if self._turns else program.combine
+        self._sums = Tournament(len(self._turns or chains), combine)
         self._pieces = Pieces(len(chains))
         self._whole: Any = None
         self._rests: dict[tuple[int, int], Any] = {}
 
     def take_part(self, thread: int) -> None:
-        """What one thread does: the first halves of its own blocks, and second ones of any."""
-        program, message, chain = self._program, self._message, self._chains[thread]
-        pieces: Sequence[Block] = ()
+        """What one thread does: first halves of steps, and then second ones of any block."""
         try:
+            if self._turns:
+                self._take_turns()
+            else:
+                self._go_through_own_blocks(thread)
+            self._take_pieces(thread)
+        except BaseException:
+            self.abandon()  # or others would wait for ever
+            raise
+
+    def _take_turns(self) -> None:
+        turns = self._turns
+        while (number := next(self._next_turn)) < len(turns) and not self._pieces.abandoned:
             part = None
-            for turn in program.turns(message, chain.entries):
-                part = chain.over(partial(_step, program, turn), part)
-            pieces = chain.pieces
-        finally:
-            self._pieces.offer(thread, pieces)  # or others would wait for them for ever
+            for block in self._blocks:
+                part = self._program.step(block, turns[number], part)
+            if self._sums.arrive(number, part):
+                for owner, chain in enumerate(self._chains):
+                    self._pieces.offer(owner, chain.pieces)
+                self._complete(*self._sums.whole)
+
+    def _go_through_own_blocks(self, thread: int) -> None:
+        program, message, chain = self._program, self._message, self._chains[thread]
+        part = chain.over(lambda block, total: program.step(block, message, total))
+        self._pieces.offer(thread, chain.pieces)
         if self._sums.arrive(thread, part):
             self._complete(*self._sums.whole)
+
+    def _take_pieces(self, thread: int) -> None:
         while taken := self._pieces.take(thread):
             number, piece = taken
-            piece.buffers = chain.buffers
-            self._rests[number] = program.follow(piece, message, None)
+            piece.buffers = self._chains[thread].buffers
+            self._rests[number] = self._program.follow(piece, self._message, None)
 
     def abandon(self) -> None:
         """Let threads end soon that wait for others; there will be no outcome."""

@@ -91,6 +91,10 @@ class BlockIndex:
         return len(self.rows[0])
 
     @property
+    def slices(self) -> int:
+        return len(self.starts) - 1
+
+    @property
     def local_modes(self) -> tuple[int, ...]:
         """The modes whose fibres do not leave a slice."""
         return tuple(k for k in range(len(self.shape)) if k != self.slab_mode)

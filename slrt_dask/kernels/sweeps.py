@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from slrt_dask.kernels.rows import (
     FAST_MATH,
@@ -32,10 +31,6 @@ from slrt_dask.kernels.runs import gather_run, sample_run, scatter_run
 AHEAD = 16
 """Fibre sums that cross slabs do not stay in cache, and the order in which they are needed is too
 irregular for the processor to foresee: rows are asked for this many entries before they are."""
-STRIP_BYTES = 2**21
-"""Of fibre sums in a strip; an iteration reads one such and writes another."""
-VISITS = 4
-"""How often entries must come back to a fibre, on average, for strips to be worth their way."""
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
@@ -52,72 +47,6 @@ def sample(rows, fibres, sums, factor, lanes, weight, out):
     for e in range(out.size):
         prefetch_row(sums, fibres[min(e + AHEAD, out.size - 1)], lanes)
         out[e] += weight * row_product(factor, rows[e], sums, fibres[e], lanes)
-
-
-def strips_for(entries: int, sums: NDArray[np.float64]) -> int:
-    """Into how many strips fibre sums, (fibres, width), are cut where so many entries use them.
-
-    Each slice has entries all over the slab mode's fibre sums. Where these are larger than a cache,
-    a strip of them, a range of fibre numbers, serves all slices before the next one does.
-    """
-    if entries < VISITS * len(sums):
-        return 1
-    return max(1, round(sums.nbytes / STRIP_BYTES))
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH, inline="always")
-def _first_not_below(fibres, first, stop, border):
-    """The first place from `first` on with a fibre number of at least `border`, if these rise."""
-    while first < stop:
-        middle = (first + stop) // 2
-        if fibres[middle] < border:
-            first = middle + 1
-        else:
-            stop = middle
-    return first
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def crossing_step(
-    starts, reached, border, rows, fibres, sums, factor, lanes, weight, x, r, p, s, w, alpha, beta,
-    new_sums, fresh,
-):  # fmt: skip
-    """All that an iteration of conjugate gradients does between two local products, in one pass.
-
-    Completes w = A r with the slab mode's fibre sums (`sample`), makes the step
-    (`vectors.conjugate_step`), and adds the new residual to new fibre sums (`fibre_sums`), which
-    are zero before if they are `fresh`. Returns ⟨r, r⟩ of what was done. In a slice all entries
-    have one row.
-
-    reached : (slices,) how far earlier strips have come in each slice; moved on
-    border : the fibre number at which this strip ends; if there is no such one, all the rest is
-        done. Entries that are not sorted by fibre are done too, if not all in their own strip.
-    """
-    if fresh:
-        for f in range(new_sums.shape[0]):
-            clear_row(new_sums, f, lanes)
-    rr = 0.0
-    for number in range(reached.size):
-        first, stop = reached[number], starts[number + 1]
-        if border < sums.shape[0]:
-            stop = _first_not_below(fibres, first, stop, border)
-        row = rows[starts[number]]
-        for e in range(first, stop):
-            ahead = fibres[min(e + AHEAD, x.size - 1)]
-            prefetch_row(sums, ahead, lanes)
-            prefetch_row(new_sums, ahead, lanes)
-            product = w[e] + weight * row_product(factor, row, sums, fibres[e], lanes)
-            direction = r[e] + beta * p[e]
-            image = product + beta * s[e]
-            p[e] = direction
-            s[e] = image
-            x[e] += alpha * direction
-            residual = np.float64(r[e] - alpha * image)
-            r[e] = residual
-            rr += residual * residual
-            add_scaled_row(new_sums, fibres[e], residual, factor, row, lanes)
-        reached[number] = stop
-    return rr
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)

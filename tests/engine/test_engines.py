@@ -13,13 +13,14 @@ from slrt_dask.dual.lanczos import WIDTH
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.dual.writing import write_dual_partitions
-from slrt_dask.engine import assignment, exchange, neighbours, post, prepare
+from slrt_dask.engine import assignment, block, exchange, neighbours, post, prepare
 from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.block import Block
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.tasks import SharePlugin
 from slrt_dask.errors import StateLost, StoreCorrupt
-from slrt_dask.kernels import sweeps
+from slrt_dask.kernels import crossing
 from tests.engine.helpers import (
     ORDERS,
     assert_same,
@@ -83,19 +84,35 @@ def test_results_do_not_depend_on_the_number_of_threads(
         assert_same(results(engine, dense), wanted)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_results_do_not_depend_on_strips_of_fibre_sums(
-    order, streamed, store_of, reference, tmp_path, monkeypatch
+    order, threads, store_of, reference, monkeypatch
 ):
     dense, _, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=3)
-    monkeypatch.setattr(sweeps, "STRIP_BYTES", 64)
-    monkeypatch.setattr(sweeps, "VISITS", 0)
-    streaming = Streaming(12, str(tmp_path)) if streamed else None
-    with LocalEngine(store, threads=2, streaming=streaming) as engine:
+    cut, strips = [], Block.strips
+    for name, value in (("STRIP_BYTES", 64), ("VISITS", 0), ("SHORTEST", 0)):
+        monkeypatch.setattr(crossing, name, value)
+    monkeypatch.setattr(crossing, "strip_borders", crossing.strip_borders.__wrapped__)
+    monkeypatch.setattr(Block, "strips", lambda *asked: cut.append(strips(*asked)) or cut[-1])
+    with LocalEngine(store, threads=threads) as engine:
         found = results(engine, dense, validated=False, certified=False)
-        assert sweeps.strips_for(1, np.zeros((engine.fibre_count, 2))) > 1
+    assert min(len(bounds) for bounds in cut) > 3
+    assert_same(found, {name: wanted[name] for name in found})
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_entries_that_are_not_sorted_by_fibre_are_not_cut_into_strips(
+    threads, store_of, reference, monkeypatch
+):
+    dense, _, wanted = reference(3)
+    store = store_of(dense.mask, dense.values, parts=3)
+    monkeypatch.setattr(crossing, "SHORTEST", 0)
+    monkeypatch.setattr(crossing, "strip_borders", crossing.strip_borders.__wrapped__)
+    monkeypatch.setattr(block, "strip_bounds", lambda starts, fibres, borders: borders[:0])
+    with LocalEngine(store, threads=threads) as engine:
+        found = results(engine, dense, validated=False, certified=False)
     assert_same(found, {name: wanted[name] for name in found})
 
 

@@ -86,18 +86,31 @@ def test_nothing_is_taken_of_a_round_that_was_abandoned():
 
 @dataclass(frozen=True)
 class Visits(Overlapping):
-    """Counts, at every entry, how often the second half came by; fails in a block if told so."""
+    """Counts, at every entry, how often each half came by; fails in a block if told so.
+
+    cuts : how many turns first halves are cut into, each of every so many entries; 0 for none
+    """
 
     failing: int = -1
+    cuts: int = 0
 
     def first(self):
         return None
 
+    def turns(self, message, blocks, threads):
+        for block in blocks:
+            block.fresh("first")[:] = 0.0
+        shared = np.zeros(1)
+        return [(cut, shared) for cut in range(self.cuts)]
+
     def step(self, block, message, total):
-        if block.partition == self.failing:
+        cut, shared = message or (0, np.zeros(1))
+        if block.partition == self.failing and cut == max(0, self.cuts - 1):
             raise ArithmeticError(f"block {block.partition}")
-        block.fresh("visits")[:] = 0.0
-        return (np.zeros(1), np.zeros(1)) if total is None else total
+        block.fresh("visits")[cut :: self.cuts or 1] = 0.0
+        block.changing("first")[cut :: self.cuts or 1] += 1.0
+        before = np.zeros(1) if total is None else total[1]
+        return (shared if total is None else total[0]), before + 1000.0
 
     def follow(self, block, message, rest):
         starts = block.index.starts
@@ -131,31 +144,32 @@ def share_with(store_of, monkeypatch):
 
 @pytest.mark.parametrize("smallest", [1, 7, 10_000])
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-def test_every_entry_is_visited_once_however_work_is_cut(threads, smallest, share_with):
+@pytest.mark.parametrize("cuts", [0, 1, 2, 9])
+def test_every_entry_is_visited_once_however_work_is_cut(threads, smallest, cuts, share_with):
     share = share_with(threads, smallest)
     for _ in range(3):
-        _, rest = share.contribute(Visits(), None)
-        assert rest[0] == share.assignment.store.nnz
-        for number in share.assignment.partitions:
-            assert (share.partition_vector(number, "visits") == 1.0).all()
+        _, rest = share.contribute(Visits(cuts=cuts), None)
+        assert rest[0] == share.assignment.store.nnz + 1000.0 * len(share.blocks) * max(1, cuts)
+        for number, name in itertools.product(share.assignment.partitions, ("first", "visits")):
+            assert (share.partition_vector(number, name) == 1.0).all()
 
 
-@pytest.mark.parametrize("failing", [0, 3])
-def test_an_error_in_one_thread_leaves_nobody_waiting(failing, share_with):
+@pytest.mark.parametrize(("failing", "cuts"), [(0, 0), (3, 0), (0, 5), (3, 5)])
+def test_an_error_in_one_thread_leaves_nobody_waiting(failing, cuts, share_with):
     share = share_with(3)
     with ThreadPoolExecutor(1) as pool:
         for _ in range(5):
             with pytest.raises(ArithmeticError, match=f"block {failing}"):
-                pool.submit(share.contribute, Visits(failing), None).result(PATIENCE)
-        _, rest = pool.submit(share.contribute, Visits(), None).result(PATIENCE)
-    assert rest[0] == share.assignment.store.nnz
+                pool.submit(share.contribute, Visits(failing, cuts), None).result(PATIENCE)
+        _, rest = pool.submit(share.contribute, Visits(cuts=cuts), None).result(PATIENCE)
+    assert rest[0] % 1000.0 == share.assignment.store.nnz
 
 
-@pytest.mark.parametrize("submitted", [0, 1, 2])
+@pytest.mark.parametrize(("submitted", "cuts"), [(0, 0), (1, 0), (2, 0), (1, 5)])
 def test_an_interrupt_before_all_threads_have_begun_leaves_nobody_waiting(
-    submitted, share_with, monkeypatch
+    submitted, cuts, share_with, monkeypatch
 ):
-    share = share_with(3)
+    share, visits = share_with(3), Visits(cuts=cuts)
     submit, calls = share._pool.submit, itertools.count()
 
     def interrupted(*task):
@@ -168,13 +182,13 @@ def test_an_interrupt_before_all_threads_have_begun_leaves_nobody_waiting(
 
     def contribute():
         with pytest.raises(KeyboardInterrupt):
-            share.contribute(Visits(), None)
+            share.contribute(visits, None)
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(contribute).result(PATIENCE)
     monkeypatch.undo()
-    _, rest = share.contribute(Visits(), None)
-    assert rest[0] == share.assignment.store.nnz
+    _, rest = share.contribute(visits, None)
+    assert rest[0] % 1000.0 == share.assignment.store.nnz
 
 
 def _interrupted_as_first(team, thread, take_part=OverlappingRound.take_part):

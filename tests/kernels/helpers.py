@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slrt_dask.kernels.blocks import BlockIndex, FibreNumbering, build_block, possible_fibres
+from slrt_dask.kernels.blocks import (
+    BlockIndex,
+    FibreNumbering,
+    build_block,
+    fibre_keys,
+    possible_fibres,
+)
 from slrt_dask.kernels.rows import lanes_for, pad_columns
 
 SHAPES = {2: (6, 5), 3: (5, 4, 6), 4: (4, 3, 5, 2), 5: (3, 4, 2, 3, 2)}
@@ -58,3 +64,13 @@ def factors_for(shape, ranks, seed=1):
     matrices = tuple(rng.standard_normal((n, r)) for n, r in zip(shape, ranks, strict=True))
     padded = tuple(pad_columns(matrix) for matrix in matrices)
     return matrices, padded, tuple(lanes_for(matrix.shape[1]) for matrix in padded)
+
+
+def whole_fibres(tensor, mode):
+    """Numbers of a mode's fibres over the whole tensor, and how many there are.
+
+    Of the rows' own type, for which kernels are compiled anyway.
+    """
+    shape = tensor.dense.shape
+    fibres = fibre_keys(tensor.indices, shape, (mode,)).astype(tensor.indices[mode].dtype)
+    return fibres, possible_fibres(shape, (mode,))

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from slrt_dask.kernels import sweeps, vectors
-from slrt_dask.kernels.blocks import build_queries, fibre_keys, possible_fibres
+from slrt_dask.kernels import crossing, sweeps, vectors
+from slrt_dask.kernels.blocks import build_queries
 from slrt_dask.kernels.rows import FAST_MATH, lanes_for, pad_columns, padded_width
-from tests.kernels.helpers import ORDERS, SHAPES, factors_for, random_tensor, sparse_tensor
+from tests.kernels.helpers import (
+    ORDERS,
+    SHAPES,
+    factors_for,
+    random_tensor,
+    sparse_tensor,
+    whole_fibres,
+)
 from tests.oracles.dense import mode_product, unfold
 
 # Every order, every rank up to 9, and so every way in which a row is cut into vectors.
@@ -19,16 +26,6 @@ ORDERS_AND_RANKS = [(2, 1), (3, 2), (4, 3), (5, 4), (2, 5), (3, 6), (4, 7), (5, 
 def close(actual, wanted, dtype=np.float64):
     tolerance = 1e-13 if dtype == np.float64 else 1e-5
     np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance * 10)
-
-
-def whole_fibres(tensor, mode):
-    """Numbers of a mode's fibres over the whole tensor, and how many there are.
-
-    Of the rows' own type, for which kernels are compiled anyway.
-    """
-    shape = tensor.dense.shape
-    fibres = fibre_keys(tensor.indices, shape, (mode,)).astype(tensor.indices[mode].dtype)
-    return fibres, possible_fibres(shape, (mode,))
 
 
 def fibre_sums_of(tensor, mode, padded, x=None):
@@ -62,56 +59,6 @@ def test_sampling_fibre_sums_is_a_mode_product_at_the_entries(order, rank):
         lanes = lanes_for(padded.shape[1])
         sweeps.sample(tensor.indices[mode], fibres, sums, padded, lanes, 0.7, out)
         close(out, 1.0 + 0.7 * mode_product(tensor.dense, U @ U.T, mode)[tensor.indices])
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("order", "strips"), [(2, 1), (3, 1), (3, 2), (3, 50), (4, 3)])
-@pytest.mark.parametrize(
-    ("sorted_by_fibre", "fresh"), [(True, False), (False, False), (False, True)]
-)
-def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
-    order, strips, sorted_by_fibre, fresh, dtype
-):
-    tensor, mode, rng = random_tensor(order, fraction=0.9), 0, np.random.default_rng(7)
-    U = pad_columns(rng.standard_normal((tensor.dense.shape[mode], 4)))
-    fibres, count = whole_fibres(tensor, mode)
-    fibres = fibres.astype(np.int64)  # as where there are more than a short number can count
-    if not sorted_by_fibre:  # as where entries were added later
-        fibres = rng.permutation(count)[fibres]
-    sums, lanes, rows = rng.standard_normal((count, 4)), lanes_for(4), tensor.indices[mode]
-    drawn = [rng.standard_normal(len(rows)).astype(dtype) for _ in range(5)]
-    apart, together = ([vector.copy() for vector in drawn] for _ in range(2))
-    sweeps.sample(rows, fibres, sums, U, lanes, 0.7, apart[4])
-    rr = vectors.conjugate_step(*apart, 0.3, 0.8)
-    found = np.full((count, 4), np.nan if fresh else 1.0)
-    wanted = np.zeros((count, 4)) if fresh else found.copy()
-    sweeps.fibre_sums(rows, fibres, apart[1], U, lanes, wanted)
-    starts = tensor.index.starts
-    reached = starts[:-1].copy()
-    new = sum(
-        sweeps.crossing_step(
-            starts, reached, count * strip // strips, rows, fibres, sums, U, lanes, 0.7, *together,
-            0.3, 0.8, found, fresh and strip == 1,
-        )
-        for strip in range(1, strips + 1)
-    )  # fmt: skip
-    np.testing.assert_array_equal(reached, starts[1:])
-    tolerance = {"rtol": 1e-12 if dtype == np.float64 else 1e-4, "atol": 1e-5}
-    if dtype == np.float64:
-        tolerance["atol"] = 1e-12
-    np.testing.assert_allclose(new, rr, **tolerance)
-    np.testing.assert_allclose(found, wanted, **tolerance)
-    for one, other in zip(together[:4], apart[:4], strict=True):
-        np.testing.assert_allclose(one, other, **tolerance)
-
-
-@pytest.mark.parametrize(
-    ("entries", "megabytes", "strips"),
-    [(10**7, 8, 4), (10**7, 1, 1), (10**7, 0, 1), (10**4, 8, 1), (0, 0, 1), (10**9, 64, 32)],
-)
-def test_strips_are_cut_where_sums_are_large_and_come_back_often(entries, megabytes, strips):
-    sums = np.empty((megabytes * 2**20 // 64, 8))
-    assert sweeps.strips_for(entries, sums) == strips
 
 
 @pytest.mark.parametrize(("order", "rank"), ORDERS_AND_RANKS)
@@ -387,7 +334,7 @@ def test_padding_is_the_smallest_even_width_and_keeps_the_columns(columns):
 def test_every_kernel_releases_the_gil_and_lets_nan_survive():
     kernels = [
         thing
-        for module in (sweeps, vectors)
+        for module in (crossing, sweeps, vectors)
         for thing in vars(module).values()
         if isinstance(thing, Dispatcher)
     ]

@@ -1,0 +1,110 @@
+"""What an iteration of conjugate gradients does where its sums cross slabs, in strips.
+
+Each slice has entries all over the slab mode's fibre sums, which are larger than a cache. A strip
+is a range of fibre numbers. Where the entries of a slice are sorted by fibre, those of a strip
+follow each other in it: one strip can serve all slices before the next one does, and threads can
+take strips of one matrix of sums without ever touching the same numbers.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+
+from slrt_dask.kernels.rows import (
+    FAST_MATH,
+    add_scaled_row,
+    clear_row,
+    prefetch_row,
+    row_product,
+)
+from slrt_dask.kernels.sweeps import AHEAD
+
+STRIP_BYTES = 2**20
+"""Of fibre sums in the largest strip; an iteration reads one such and writes another."""
+VISITS = 4
+"""How often entries must come back to a fibre, on average, for a cache to be of use."""
+SHARES = 8
+"""Of a thread's part of all fibres, how much the smallest strips are; it waits for the last one."""
+SHORTEST = 32
+"""Entries that a strip must have in a slice, on average: each such run begins anew."""
+
+
+@lru_cache(maxsize=64)
+def strip_borders(
+    fibres: int, width: int, entries: int, slices: int, threads: int
+) -> tuple[int, ...]:
+    """The fibre numbers between which strips lie, from 0 to `fibres`; smaller ones come later.
+
+    width : of the fibre sums;  entries, slices : of all blocks;  threads : that will take strips
+    """
+    shortest = -(-SHORTEST * slices * fibres // max(1, entries))
+    smallest = max(1, shortest, fibres // (SHARES * threads))
+    largest = fibres if entries < VISITS * fibres else max(smallest, STRIP_BYTES // (8 * width))
+    borders = [0]
+    while borders[-1] < fibres:
+        left = fibres - borders[-1]
+        wanted = left if threads == 1 else max(smallest, left // (2 * threads))
+        length = min(left, wanted, largest)
+        # No rest that is hardly worth a turn.
+        borders.append(fibres if 2 * (left - length) < smallest else borders[-1] + length)
+    return tuple(borders)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def strip_bounds(starts, fibres, borders):
+    """Where in every slice each strip begins: (borders, slices) positions, the last being its end.
+
+    Without rows if there is a slice whose entries are not sorted by fibre.
+    """
+    bounds = np.empty((borders.size, starts.size - 1), dtype=np.int64)
+    for s in range(starts.size - 1):
+        e = starts[s]
+        for number in range(borders.size):
+            while e < starts[s + 1] and fibres[e] < borders[number]:
+                if e > starts[s] and fibres[e] < fibres[e - 1]:
+                    return bounds[:0]
+                e += 1
+            bounds[number, s] = e
+    return bounds
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def crossing_step(
+    firsts, stops, rows, fibres, sums, factor, lanes, weight, x, r, p, s, w, alpha, beta,
+    new_sums, cleared,
+):  # fmt: skip
+    """All that an iteration of conjugate gradients does between two local products, in one pass.
+
+    Completes w = A r with the slab mode's fibre sums (`sweeps.sample`), makes the step
+    (`vectors.conjugate_step`), and adds the new residual to new fibre sums (`sweeps.fibre_sums`).
+    Returns ⟨r, r⟩ of what was done. In a slice all entries have one row.
+
+    firsts, stops : (slices,) the entries of every slice that this is done for
+    cleared : two fibre numbers between which the new sums are zero before, whatever they were
+    """
+    for f in range(cleared[0], cleared[1]):
+        clear_row(new_sums, f, lanes)
+    rr = 0.0
+    for number in range(firsts.size):
+        first, stop = firsts[number], stops[number]
+        if first == stop:
+            continue
+        row = rows[first]
+        for e in range(first, stop):
+            ahead = fibres[min(e + AHEAD, x.size - 1)]
+            prefetch_row(sums, ahead, lanes)
+            prefetch_row(new_sums, ahead, lanes)
+            product = w[e] + weight * row_product(factor, row, sums, fibres[e], lanes)
+            direction = r[e] + beta * p[e]
+            image = product + beta * s[e]
+            p[e] = direction
+            s[e] = image
+            x[e] += alpha * direction
+            residual = np.float64(r[e] - alpha * image)
+            r[e] = residual
+            rr += residual * residual
+            add_scaled_row(new_sums, fibres[e], residual, factor, row, lanes)
+    return rr

@@ -1,0 +1,123 @@
+"""An iteration's part that crosses slabs: the same whether it is made in one go or in strips."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from slrt_dask.kernels import crossing, sweeps, vectors
+from slrt_dask.kernels.rows import lanes_for, pad_columns
+from tests.kernels.helpers import random_tensor, whole_fibres
+
+
+class Step:
+    """The vectors of an iteration, what a step makes of them, and a copy of them to try it on."""
+
+    def __init__(self, order, dtype, seed=7):
+        tensor, self.generator = random_tensor(order, fraction=0.9), np.random.default_rng(seed)
+        self.factor = pad_columns(self.generator.standard_normal((tensor.dense.shape[0], 4)))
+        fibres, self.count = whole_fibres(tensor, 0)
+        self.fibres = fibres.astype(np.int64)  # as where a short number cannot count them
+        self.starts, self.rows = tensor.index.starts, tensor.indices[0]
+        self.sums = self.generator.standard_normal((self.count, 4))
+        size = len(self.rows)
+        self.drawn = [self.generator.standard_normal(size).astype(dtype) for _ in range(5)]
+        self.vectors = [vector.copy() for vector in self.drawn]
+
+    def wanted(self, new_sums):
+        """⟨r, r⟩ and the vectors, from the kernels that do one thing each; adds to the new sums."""
+        apart, lanes = [vector.copy() for vector in self.drawn], lanes_for(4)
+        sweeps.sample(self.rows, self.fibres, self.sums, self.factor, lanes, 0.7, apart[4])
+        rr = vectors.conjugate_step(*apart, 0.3, 0.8)
+        sweeps.fibre_sums(self.rows, self.fibres, apart[1], self.factor, lanes, new_sums)
+        return rr, apart[:4]
+
+    def make(self, firsts, stops, new_sums, cleared):
+        return crossing.crossing_step(
+            firsts, stops, self.rows, self.fibres, self.sums, self.factor, lanes_for(4), 0.7,
+            *self.vectors, 0.3, 0.8, new_sums, cleared,
+        )  # fmt: skip
+
+
+def assert_made(step, rr, found, wanted_sums, dtype):
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    if dtype == np.float32:
+        close = {"rtol": 1e-4, "atol": 1e-5}
+    wanted_rr, wanted = step.wanted(wanted_sums)
+    np.testing.assert_allclose(rr, wanted_rr, **close)
+    np.testing.assert_allclose(found, wanted_sums, **close)
+    for one, other in zip(step.vectors[:4], wanted, strict=True):
+        np.testing.assert_allclose(one, other, **close)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize("sorted_by_fibre", [True, False])
+def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
+    order, sorted_by_fibre, dtype
+):
+    step = Step(order, dtype)
+    if not sorted_by_fibre:  # as where entries were added later
+        step.fibres = step.generator.permutation(step.count)[step.fibres]
+    found = np.ones((step.count, 4))
+    wanted = found.copy()
+    rr = step.make(step.starts[:-1], step.starts[1:], found, (0, 0))
+    assert_made(step, rr, found, wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("order", "strips"), [(2, 1), (3, 2), (3, 50), (4, 3)])
+def test_strips_make_the_whole_step_in_any_order(order, strips, dtype):
+    step = Step(order, dtype)
+    borders = np.unique(np.linspace(0, step.count, strips + 1).astype(np.int64))
+    bounds = crossing.strip_bounds(step.starts, step.fibres, borders)
+    found = np.full((step.count, 4), np.nan)  # cleared strip by strip
+    rr = 0.0
+    for number in step.generator.permutation(len(borders) - 1):
+        cleared = (borders[number], borders[number + 1])
+        rr += step.make(bounds[number], bounds[number + 1], found, cleared)
+    assert_made(step, rr, found, np.zeros((step.count, 4)), dtype)
+
+
+def test_bounds_of_strips_are_where_their_fibres_are():
+    starts = np.array([0, 4, 4, 6])
+    fibres = np.array([0, 2, 2, 5, 1, 3], dtype=np.int32)
+    bounds = crossing.strip_bounds(starts, fibres, np.array([0, 2, 3, 6]))
+    np.testing.assert_array_equal(bounds, [[0, 4, 4], [1, 4, 5], [3, 4, 5], [4, 4, 6]])
+    for place in (1, 3, 5):
+        mixed = fibres.copy()
+        mixed[[place - 1, place]] = mixed[[place, place - 1]]
+        assert len(crossing.strip_bounds(starts, mixed, np.array([0, 2, 3, 6]))) == (
+            4 if mixed[place] == fibres[place] else 0
+        )
+
+
+def test_strips_cover_every_fibre_once_and_are_neither_too_large_nor_too_small():
+    sizes = itertools.product(
+        [1, 2, 7, 29_000, 10**6], [2, 10, 64], [1, 1000, 10**7], [1, 145, 10**5], [1, 2, 3, 16]
+    )
+    for fibres, width, entries, slices, threads in sizes:
+        borders = crossing.strip_borders(fibres, width, entries, slices, threads)
+        lengths, often = np.diff(borders), entries >= crossing.VISITS * fibres
+        assert borders[0] == 0
+        assert borders[-1] == fibres
+        assert (lengths > 0).all()
+        if len(lengths) > 1:  # one strip is always allowed
+            in_a_slice = entries * lengths.min() / (fibres * slices)
+            assert in_a_slice >= crossing.SHORTEST / 2
+            limit = crossing.STRIP_BYTES // (8 * width) if often else fibres
+            assert lengths.max() <= max(limit, 2 * lengths.min()) * 1.5
+        assert often or threads > 1 or len(lengths) == 1
+
+
+def test_threads_are_given_smaller_strips_towards_the_end():
+    lengths = np.diff(crossing.strip_borders(29_000, 10, 420_500, 145, 2))
+    assert len(lengths) >= 2 * 2
+    assert (np.diff(lengths[:-1]) <= 0).all()
+    assert lengths[-1] <= 29_000 // 2 // crossing.SHARES * 1.5
+
+
+def test_nothing_has_no_strips():
+    assert crossing.strip_borders(0, 2, 0, 0, 2) == (0,)
