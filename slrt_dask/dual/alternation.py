@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.bounds import MARKS
-from slrt_dask.dual.inner import NO_SUMS, Sums
+from slrt_dask.dual.inner_rounds import NO_SUMS, Sums
 from slrt_dask.dual.newton_steps import BoundedOutcome, BoundedSteps, Stage
 from slrt_dask.dual.operator import add_crossing
 from slrt_dask.engine.block import Block, Vector

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.inner import NO_SUMS, Sums
+from slrt_dask.dual.inner_rounds import NO_SUMS, Sums
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.dual.rows import RowVector, add_multipliers, products_of
 from slrt_dask.engine.block import Block, Vector

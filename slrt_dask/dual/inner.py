@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.dual.inner_rounds import NO_SUMS, InnerOutcome, Round, Strip, Sums, missed_value
 from slrt_dask.dual.operator import (
     Factors,
     Matrix,
@@ -34,70 +34,12 @@ from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import crossing, vectors
 from slrt_dask.kernels.rows import lanes_for
 
-NO_SUMS = np.zeros((0, 0))
 SUMS = ("even sums", "odd sums")
 """Rooms for the fibre sums of every other iteration: one is read while the next is made."""
 SWEEPING = ("begin", "residual", "iterate", "resume")
 """Rounds that end with a product with the operator."""
 COMPLETING = ("residual", "iterate", "finish")
 """Rounds that begin with the slab mode's part of the last one."""
-CLEARLY = 4.0
-"""How many times larger one ⟨r, r⟩ has to be than another to learn from their difference."""
-
-
-@dataclass(frozen=True)
-class InnerOutcome:
-    """How a solve ended; x is the solution it left on the blocks, r = b − A x.
-
-    sweeps : products with the operator that were made
-    converged : whether ‖r‖ reached the tolerance within the iterations allowed
-    missed : how much ½⟨b + r, x⟩ misses for every unit of ⟨r, r⟩, as seen on the way; at least that
-    """
-
-    iterations: int
-    sweeps: int
-    converged: bool
-    b_dot_x: float
-    r_dot_x: float
-    x_dot_x: float
-    r_dot_r: float
-    missed: float = 0.0
-
-
-@dataclass(frozen=True)
-class Round:
-    """What the blocks are to do next.
-
-    phase : begin | residual | iterate | finish | resume | measure
-    sums : complete fibre sums of the slab mode for the vector swept last
-    history : ⟨r, r⟩ before every iteration so far, and what each one added to ½⟨b + r, x⟩
-    """
-
-    phase: str
-    sums: Matrix | None = None
-    alpha: float = 0.0
-    beta: float = 0.0
-    iteration: int = 0
-    sweeps: int = 0
-    squared_residual: float = math.inf
-    history: tuple[tuple[float, float], ...] = ()
-
-
-class Strip(NamedTuple):
-    """A turn of an iteration: its part in one strip of the slab mode's fibres.
-
-    borders : of all strips (`crossing.strip_borders`);  sums : room for the new fibre sums
-    """
-
-    message: Round
-    borders: tuple[int, ...]
-    number: int
-    sums: Matrix
-
-
-Sums = tuple[Matrix, NDArray[np.float64]]
-"""Fibre sums of the slab mode, and scalars: after a sweep rr and, when all is added, ⟨r, Ar⟩;
-after none rr, bx, rx, xx."""
 
 
 @dataclass(frozen=True)
@@ -327,17 +269,3 @@ class ConjugateGradient(Overlapping):
 def _let_go_of_sums(block: Block) -> None:
     for key in SUMS:
         block.buffers.let_go(key)
-
-
-def missed_value(history: tuple[tuple[float, float], ...], rr: float) -> float:
-    """The most that a solve, stopped at some iteration, was seen to miss per unit of ⟨r, r⟩.
-
-    history : see Round;  rr : ⟨r, r⟩ in the end. What an iteration with a residual hardly larger
-    than the last one missed is not seen yet, so such ones are not asked.
-    """
-    missed, still = 0.0, 0.0
-    for before, gained in reversed(history):
-        still += gained
-        if before > CLEARLY * rr:
-            missed = max(missed, still / (before - rr))
-    return missed

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.inner import NO_SUMS, Sums
+from slrt_dask.dual.inner_rounds import NO_SUMS, Sums
 from slrt_dask.dual.newton_steps import BoundedOutcome, BoundedSteps, Stage
 from slrt_dask.dual.rows import RowState, RowVector
 from slrt_dask.engine.program import Finished

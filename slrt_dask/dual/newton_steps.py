@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from slrt_dask.dual.bounds import MARKS, BoundVectors, take_out_rows
-from slrt_dask.dual.inner import NO_SUMS, Sums
+from slrt_dask.dual.inner_rounds import NO_SUMS, Sums
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.dual.rows import Rows, RowState, RowVector, add_multipliers, products_of
 from slrt_dask.engine.block import Block, Vector

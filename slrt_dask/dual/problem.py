@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Bounds, Certificate
-from slrt_dask.dual.inner import ConjugateGradient, InnerOutcome
+from slrt_dask.dual.inner import ConjugateGradient
+from slrt_dask.dual.inner_rounds import InnerOutcome
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import ValidationErrors

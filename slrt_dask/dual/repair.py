@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.bounds import MARKS, BoundVectors
-from slrt_dask.dual.inner import NO_SUMS
+from slrt_dask.dual.inner_rounds import NO_SUMS
 from slrt_dask.dual.rows import Rows, RowVector, add_multipliers, products_of
 from slrt_dask.engine.block import Block, Vector
 from slrt_dask.engine.program import Finished, Program, add_into

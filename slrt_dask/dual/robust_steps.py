@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.inner import NO_SUMS, Sums, missed_value
+from slrt_dask.dual.inner_rounds import NO_SUMS, Sums, missed_value
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.engine.block import Block, Vector
 from slrt_dask.engine.program import Finished, Program
