@@ -214,6 +214,7 @@ def plan_of(
             held_out=held_out,
             extra=extra,
             coupling=coupling,
+            hessian=settings.method == "rtr",
         )
 
     *generous, least = working_sets(store, constraints)

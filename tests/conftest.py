@@ -207,3 +207,19 @@ def thread_client(open_client):
 def lone_client(open_client):
     """One worker in this process."""
     return open_client(n_workers=1, processes=False)
+
+
+@pytest.fixture
+def vectors_held(monkeypatch):
+    """How many vectors a block in memory held, beside its values, whenever it was given one."""
+    from slrt_dask.engine.block import VALUES, MemoryVectors
+
+    held, fresh = [], MemoryVectors.fresh
+
+    def counted(self, name):
+        vector = fresh(self, name)
+        held.append(len(set(self.names) - {VALUES}))
+        return vector
+
+    monkeypatch.setattr(MemoryVectors, "fresh", counted)
+    return held

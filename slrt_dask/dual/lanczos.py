@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.engine.costs import CERTIFICATE_WIDTH
+
 Vectors = tuple[NDArray[np.float64], ...]
 Multiply = Callable[[Vectors], Vectors]
 Values = tuple[float, ...]
@@ -29,7 +31,7 @@ Enough = Callable[[Values, Values], bool]
 
 UNLUCKY = 1e-6
 """Chance, over random starts, that any of a certificate's bounds does not hold."""
-WIDTH = 8
+WIDTH = CERTIFICATE_WIDTH
 """Vectors of each mode that are multiplied together."""
 FEW, MANY = 64, 4096
 """Rows up to which a mode is multiplied out; beyond which it has one start, for want of room."""

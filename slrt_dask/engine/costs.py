@@ -16,8 +16,12 @@ from slrt_dask.kernels.tiles import tile_bytes
 
 SOLVER_VECTORS = 4
 """Of a conjugate gradient iteration: r, p, s and w."""
-KEPT_VECTORS = 5
-"""Duals of the accepted and the trial point, one being refined, and two of a Hessian product."""
+KEPT_VECTORS = 4
+"""Duals of the accepted and the trial point, one being refined, and one of a point before."""
+HESSIAN_VECTORS = 1
+"""What Hessian products add: their right hand side; what they solve for is in a trial's place."""
+CERTIFICATE_WIDTH = 8
+"""Columns of each mode's factors with which a certificate looks for eigenvalues."""
 OPEN_VECTORS = 6
 """Vectors of a block that one step has in hand at most: the solution, r, p, s, w and b."""
 BOUND_VECTORS = 4
@@ -93,6 +97,7 @@ class Costs:
     extra : entries beside the observed ones at which bounds are looked after; None without bounds
     workers : how many there are, at most
     coupling : a linear constraint, if there is one
+    hessian : whether the method makes Hessian products, as the trust region does
     """
 
     header: StoreHeader
@@ -102,6 +107,7 @@ class Costs:
     extra: int | None = None
     workers: int = 1
     coupling: CouplingSize | None = None
+    hessian: bool = True
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -161,7 +167,7 @@ class Costs:
         """With all blocks in memory; `slices` are those of its partitions."""
         held = self._with_extra(entries)
         observations = held * (self.index_bytes + 2 * self.value_bytes)
-        state = held * (SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors) * self.value_bytes
+        state = held * self._vectors * self.value_bytes
         return WorkerBytes(
             observations + self._queries(held), state, self._sums(threads),
             self._buffers(held, threads), self._rows(threads, slices),
@@ -177,7 +183,7 @@ class Costs:
         """With blocks of about this many entries in files."""
         held = self._with_extra(entries)
         open_entries = ROOMS * threads * min(self._with_extra(block_entries), held)
-        kept = (SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors + 1) * self.value_bytes
+        kept = (self._vectors + 1) * self.value_bytes
         return WorkerBytes(
             open_entries * self.index_bytes + self._queries(held),
             open_entries * (OPEN_VECTORS + self._bound_vectors) * self.value_bytes,
@@ -186,6 +192,12 @@ class Costs:
             self._rows(threads, slices),
             scratch=held * (self.index_bytes + kept),
         )
+
+    @property
+    def _vectors(self) -> int:
+        """Of every entry, beside the observed values."""
+        hessian = HESSIAN_VECTORS if self.hessian else 0
+        return SOLVER_VECTORS + KEPT_VECTORS + hessian + self._bound_vectors
 
     @property
     def _bound_vectors(self) -> int:
@@ -204,13 +216,22 @@ class Costs:
         return entries + math.ceil((self.extra or 0) * entries / self.header.nnz)
 
     def _sums(self, threads: int) -> int:
-        # A Hessian product has factor and direction side by side: twice the width. Every thread
-        # makes a partial sum, or two of half that width in a solve, which lets go of them; the
-        # complete one arrives beside them, and at a worker that adds up those of others, so do
-        # theirs. What neighbours give each other is in memory that counts for both of them.
+        # Every thread makes a partial sum, and in a solve keeps the one before; the complete one
+        # arrives beside them, and at a worker that adds up those of others, so do theirs. What
+        # neighbours give each other is in memory that counts for both of them.
         arriving = min(FAN_IN, self.workers - 1)
-        given = (arriving + 1) * min(2 * self.sums_bytes, LARGEST) if arriving else 0
-        return (threads + 2 + arriving) * 2 * self.sums_bytes + given
+        solving = (2 * threads + 2 + arriving) * self.sums_bytes
+        # Other programs make one of it a thread, which may be wider.
+        columns = self._widest(self.ranks[self.header.slab_mode])
+        largest = self.fibres * columns * 8
+        given = (arriving + 1) * min(largest, LARGEST) if arriving else 0
+        return max(solving, (threads + 2 + arriving) * largest) + given
+
+    def _widest(self, rank: int) -> int:
+        """Columns of a mode's widest fibre sums."""
+        # A Hessian product has factor and direction side by side.
+        width = padded_width(rank) * (2 if self.hessian else 1)
+        return max(width, CERTIFICATE_WIDTH)
 
     def _buffers(self, entries: int, threads: int) -> int:
         header, slab = self.header, self.header.slab_mode
@@ -220,19 +241,18 @@ class Costs:
                 rows = possible_fibres(header.shape, (mode, slab))
                 if len(header.shape) > 3:  # only then are just the fibres that occur numbered
                     rows = min(rows, entries)
-                buffers += threads * rows * 4 * padded_width(rank) * 8
+                buffers += threads * rows * 2 * self._widest(rank) * 8
         if self.tiling.used:
-            # In a Hessian product, which has factor and direction side by side; weighted once more.
+            # Factors are there once more, weighted.
             ranks = (rank for mode, rank in enumerate(self.ranks) if mode != slab)
-            widths = tuple(2 * padded_width(rank) for rank in ranks)
+            widths = tuple(self._widest(rank) for rank in ranks)
             tile = tile_bytes(slice_lengths(header), widths)
             buffers += threads * (tile + 2 * self.factor_bytes + BLAS_BYTES)
         # Reading a partition, or writing its dual, holds its columns once more.
         largest = self._with_extra(max(part.count for part in header.partitions))
         if self.extra is not None:
             # A block whose entries change is there twice for a moment.
-            vectors = SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors
-            buffers += threads * SCAN_BYTES + largest * (self.index_bytes + vectors * 8)
+            buffers += threads * SCAN_BYTES + largest * (self.index_bytes + self._vectors * 8)
         buffers += largest * (len(header.shape) * header.index_dtype.itemsize + 24)
         return buffers + 6 * self.factor_bytes * (threads + 1)
 

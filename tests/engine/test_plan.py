@@ -201,8 +201,6 @@ def test_a_share_never_holds_more_than_was_planned(order, precision, store_of, m
     ranks, threads = RANKS[order], 2
     value_bytes = 8 if precision == "float64" else 4
     places = [Place(None, threads, None)]
-    plan = plan_fit(store.header, ranks, places=places, value_bytes=value_bytes).largest
-    planned = plan.observations + plan.state + plan.fibre_sums + plan.buffers
     held = []
 
     class Weigh:
@@ -212,11 +210,39 @@ def test_a_share_never_holds_more_than_was_planned(order, precision, store_of, m
     with LocalEngine(store, threads=threads, precision=precision) as engine:
         problem = dual_problem(engine, dense, max_inner_iterations=30)
         start = spectral_start(problem, 0)
-        for method in (ConjugateGradient(), TrustRegion()):
+        for method, hessian in ((ConjugateGradient(), False), (TrustRegion(), True)):
+            plan = plan_fit(
+                store.header, ranks, places=places, value_bytes=value_bytes, hessian=hessian
+            ).largest
+            planned = plan.observations + plan.state + plan.fibre_sums + plan.buffers
             rules = StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=3)
             minimise(problem, method, start, rules, observers=[Weigh()])
             held.extend(engine.on_shares(share_bytes))
-    assert 0 < max(held) <= planned
+            assert 0 < max(held) <= planned
+
+
+@pytest.mark.parametrize(
+    ("asked", "hessian"),
+    [
+        ({}, False),
+        ({"method": "rcg"}, False),
+        ({"method": "lbfgs", "center": "modes"}, False),
+        ({"method": "rtr"}, True),
+        ({"ranks": "auto", "C": "auto"}, False),
+        ({"ranks": "certified", "gap_tolerance": 1e-3}, False),
+    ],
+    ids=str,
+)
+def test_no_method_holds_more_vectors_than_are_planned(asked, hessian, store_of, vectors_held):
+    import slrt_dask
+
+    dense = dense_problem(3, fraction=0.7)
+    store = store_of(dense.mask, dense.values)
+    options = {"ranks": RANKS[3], "C": 1.0, "max_iterations": 8, "threads": 1, **asked}
+    slrt_dask.complete(store, options.pop("ranks"), **options)
+    places = [Place(None, 1, None)]
+    planned = plan_fit(store.header, RANKS[3], places=places, hessian=hessian).largest.state
+    assert 0 < 8 * store.nnz * max(vectors_held) <= planned
 
 
 ROOT = Path(__file__).parents[2]
@@ -228,11 +254,11 @@ store = slrt_dask.open_store(sys.argv[1])
 from slrt_dask.config import FitSettings
 from slrt_dask.request import plan_of
 ranks = (4, 4, 3)
-plan = plan_of(store, FitSettings(ranks=ranks, C=1.0), threads=2).largest
+method = sys.argv[2]
+plan = plan_of(store, FitSettings(ranks=ranks, C=1.0, method=method), threads=2).largest
 before = psutil.Process().memory_info().rss
-for method in ("rcg", "rtr"):
-    slrt_dask.complete(store, ranks, C=1.0, method=method, max_iterations=1, threads=2,
-                       run_directory=sys.argv[2] + method)
+slrt_dask.complete(store, ranks, C=1.0, method=method, max_iterations=1, threads=2,
+                   run_directory=sys.argv[3])
 # Not ru_maxrss: that starts from what the parent process held.
 status = open("/proc/self/status").read()
 peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
@@ -240,7 +266,8 @@ print(json.dumps({"peak": peak, "before": before, "total": plan.total, "runtime"
 """
 
 
-def test_the_peak_of_a_fit_stays_within_the_plan(tmp_path):
+@pytest.mark.parametrize("method", ["lbfgs", "rtr"])
+def test_the_peak_of_a_fit_stays_within_the_plan(method, tmp_path):
     import slrt_dask
 
     shape, entries = (160, 140, 120), 500_000
@@ -249,7 +276,7 @@ def test_the_peak_of_a_fit_stays_within_the_plan(tmp_path):
     places = np.array(np.unravel_index(flat, shape))
     values = np.sin(places[0] / 30.0) * np.cos(places[1] / 20.0) + places[2] / 100.0
     store = slrt_dask.from_coo(tmp_path / "store", places, values, shape)
-    command = [sys.executable, "-c", FIT_AND_WEIGH, store.path, str(tmp_path / "run-")]
+    command = [sys.executable, "-c", FIT_AND_WEIGH, store.path, method, str(tmp_path / "run")]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert finished.returncode == 0, finished.stderr
     seen = json.loads(finished.stdout)
@@ -261,6 +288,10 @@ def test_the_peak_of_a_fit_stays_within_the_plan(tmp_path):
 def test_a_hundred_million_entries_are_streamed_on_two_workers_of_a_gibibyte():
     """In blocks that are long enough for files not to cost more than what is computed on them."""
     usable = int(0.8 * 2**30)  # beyond which dask gives a worker no more to do
-    plan = plan_of((40_000, 1000, 500), [2_000_000] * 50, (10, 10, 10), (1, 1), [usable, usable])
-    plan.check()
-    assert all(worker.block_entries >= 100_000 for worker in plan.workers)
+    counts = [2_000_000] * 50
+    for hessian, least in ((True, 100_000), (False, 500_000)):
+        plan = plan_of(
+            (40_000, 1000, 500), counts, (10, 10, 10), (1, 1), [usable, usable], hessian=hessian
+        )
+        plan.check()
+        assert all(worker.block_entries >= least for worker in plan.workers)
