@@ -115,10 +115,11 @@ class ConjugateGradient(Overlapping):
         w = block.changing("w")
         assert message.sums is not None
         add_crossing(block, self.factors, self.weights, message.sums, w)
-        vectors.conjugate_step(
-            block.changing(self.solution), block.changing("r"), block.changing("p"),
-            block.changing("s"), w, message.alpha, message.beta,
-        )  # fmt: skip
+        changing = (block.changing(name) for name in (self.solution, "r", "p", "s"))
+        if message.before is None:
+            vectors.conjugate_step(*changing, w, message.alpha, message.beta)
+        else:
+            vectors.conjugate_steps(*changing, w, message.alpha, message.beta, *message.before)
 
     def turns(self, message: Round, blocks: Sequence[Block], threads: int) -> Sequence[Strip]:
         if message.phase != "iterate":
@@ -161,11 +162,14 @@ class ConjugateGradient(Overlapping):
         """
         index, mode = block.index, self.slab_mode
         assert message.sums is not None
+        x, p = None, None
+        if message.before is not None:
+            x, p = block.changing(self.solution), block.changing("p")
         rr = crossing.crossing_step(
             *runs, index.rows[mode], index.fibres[mode], message.sums, self.factors.padded[mode],
-            lanes_for(self.factors.width(mode)), self.weights[mode],
-            block.changing(self.solution), block.changing("r"), block.changing("p"),
+            lanes_for(self.factors.width(mode)), self.weights[mode], block.changing("r"),
             block.changing("s"), block.vector("w"), message.alpha, message.beta, sums, cleared,
+            x, p, *(message.before or (0.0, 0.0)),
         )  # fmt: skip
         return self._swept(sums, rr, total)
 
@@ -245,8 +249,10 @@ class ConjugateGradient(Overlapping):
         shrinking = min(1.0, rr / message.squared_residual)
         last = rr * shrinking <= self.tolerance**2 or message.iteration + 1 >= self.max_iterations
         alpha = rr / denominator
+        left = message.phase == "iterate" and message.before is None
+        before = (message.alpha, message.beta) if left else None
         return Round(
-            "finish" if last else "iterate", sums, alpha, beta, message.iteration + 1,
+            "finish" if last else "iterate", sums, alpha, beta, before, message.iteration + 1,
             message.sweeps + 1, rr, (*message.history, (rr, 0.5 * alpha * rr)),
         )  # fmt: skip
 

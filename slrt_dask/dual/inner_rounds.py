@@ -41,6 +41,7 @@ class Round:
 
     phase : begin | residual | iterate | finish | resume | measure
     sums : complete fibre sums of the slab mode for the vector swept last
+    before : α and β of a step that has left x and p to the one after it
     history : ⟨r, r⟩ before every iteration so far, and what each one added to ½⟨b + r, x⟩
     """
 
@@ -48,6 +49,7 @@ class Round:
     sums: Matrix | None = None
     alpha: float = 0.0
     beta: float = 0.0
+    before: tuple[float, float] | None = None
     iteration: int = 0
     sweeps: int = 0
     squared_residual: float = math.inf

@@ -73,17 +73,20 @@ def strip_bounds(starts, fibres, borders):
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def crossing_step(
-    firsts, stops, rows, fibres, sums, factor, lanes, weight, x, r, p, s, w, alpha, beta,
-    new_sums, cleared,
+    firsts, stops, rows, fibres, sums, factor, lanes, weight, r, s, w, alpha, beta,
+    new_sums, cleared, x, p, alpha_before, beta_before,
 ):  # fmt: skip
     """All that an iteration of conjugate gradients does between two local products, in one pass.
 
-    Completes w = A r with the slab mode's fibre sums (`sweeps.sample`), makes the step
-    (`vectors.conjugate_step`), and adds the new residual to new fibre sums (`sweeps.fibre_sums`).
-    Returns ⟨r, r⟩ of what was done. In a slice all entries have one row.
+    Completes w = A r with the slab mode's fibre sums (`sweeps.sample`), makes the step, and adds
+    the new residual to new fibre sums (`sweeps.fibre_sums`). Returns ⟨r, r⟩ of what was done. In a
+    slice all entries have one row.
 
     firsts, stops : (slices,) the entries of every slice that this is done for
     cleared : two fibre numbers between which the new sums are zero before, whatever they were
+    x, p : None if they are left for the next step, which then moves them by both
+        (`vectors.conjugate_steps`): passes over vectors are what such steps wait for
+    alpha_before, beta_before : of the step that has left them
     """
     for f in range(cleared[0], cleared[1]):
         clear_row(new_sums, f, lanes)
@@ -94,15 +97,17 @@ def crossing_step(
             continue
         row = rows[first]
         for e in range(first, stop):
-            ahead = fibres[min(e + AHEAD, x.size - 1)]
+            ahead = fibres[min(e + AHEAD, r.size - 1)]
             prefetch_row(sums, ahead, lanes)
             prefetch_row(new_sums, ahead, lanes)
             product = w[e] + weight * row_product(factor, row, sums, fibres[e], lanes)
-            direction = r[e] + beta * p[e]
             image = product + beta * s[e]
-            p[e] = direction
+            if p is not None:
+                before = r[e] + alpha_before * s[e] + beta_before * p[e]
+                direction = r[e] + beta * before
+                p[e] = direction
+                x[e] += alpha_before * before + alpha * direction
             s[e] = image
-            x[e] += alpha * direction
             residual = np.float64(r[e] - alpha * image)
             r[e] = residual
             rr += residual * residual

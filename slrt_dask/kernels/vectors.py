@@ -63,6 +63,26 @@ def conjugate_step(x, r, p, s, w, alpha, beta):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def conjugate_steps(x, r, p, s, w, alpha, beta, alpha_before, beta_before):
+    """The same where the step before has moved r and s, but left x and p; returns ⟨r, r⟩.
+
+    What its r was can be told from what it has made of it: r + α_before · s.
+    """
+    rr = 0.0
+    for e in range(x.size):
+        before = r[e] + alpha_before * s[e] + beta_before * p[e]
+        direction = r[e] + beta * before
+        image = w[e] + beta * s[e]
+        p[e] = direction
+        s[e] = image
+        x[e] += alpha_before * before + alpha * direction
+        residual = r[e] - alpha * image
+        r[e] = residual
+        rr += np.float64(residual) * np.float64(residual)
+    return rr
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def solution_products(x, r, b):
     """(⟨b, x⟩, ⟨r, x⟩, ⟨x, x⟩, ⟨r, r⟩) in one pass."""
     bx, rx, xx, rr = 0.0, 0.0, 0.0, 0.0

@@ -15,7 +15,8 @@ from tests.kernels.helpers import random_tensor, whole_fibres
 class Step:
     """The vectors of an iteration, what a step makes of them, and a copy of them to try it on."""
 
-    def __init__(self, order, dtype, seed=7):
+    def __init__(self, order, dtype, leaves, seed=7):
+        self.leaves = leaves  # x and p to the next step
         tensor, self.generator = random_tensor(order, fraction=0.9), np.random.default_rng(seed)
         self.factor = pad_columns(self.generator.standard_normal((tensor.dense.shape[0], 4)))
         fibres, self.count = whole_fibres(tensor, 0)
@@ -30,14 +31,18 @@ class Step:
         """⟨r, r⟩ and the vectors, from the kernels that do one thing each; adds to the new sums."""
         apart, lanes = [vector.copy() for vector in self.drawn], lanes_for(4)
         sweeps.sample(self.rows, self.fibres, self.sums, self.factor, lanes, 0.7, apart[4])
-        rr = vectors.conjugate_step(*apart, 0.3, 0.8)
+        rr = vectors.conjugate_steps(*apart, 0.3, 0.8, 0.2, 0.6)
         sweeps.fibre_sums(self.rows, self.fibres, apart[1], self.factor, lanes, new_sums)
+        if self.leaves:
+            apart[0], apart[2] = self.drawn[0], self.drawn[2]
         return rr, apart[:4]
 
     def make(self, firsts, stops, new_sums, cleared):
+        x, r, p, s, w = self.vectors
+        left = (None, None) if self.leaves else (x, p)
         return crossing.crossing_step(
             firsts, stops, self.rows, self.fibres, self.sums, self.factor, lanes_for(4), 0.7,
-            *self.vectors, 0.3, 0.8, new_sums, cleared,
+            r, s, w, 0.3, 0.8, new_sums, cleared, *left, 0.2, 0.6,
         )  # fmt: skip
 
 
@@ -52,13 +57,14 @@ def assert_made(step, rr, found, wanted_sums, dtype):
         np.testing.assert_allclose(one, other, **close)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("order", [2, 3, 4])
 @pytest.mark.parametrize("sorted_by_fibre", [True, False])
 def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
-    order, sorted_by_fibre, dtype
+    order, sorted_by_fibre, dtype, leaves
 ):
-    step = Step(order, dtype)
+    step = Step(order, dtype, leaves)
     if not sorted_by_fibre:  # as where entries were added later
         step.fibres = step.generator.permutation(step.count)[step.fibres]
     found = np.ones((step.count, 4))
@@ -67,10 +73,11 @@ def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
     assert_made(step, rr, found, wanted, dtype)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("order", "strips"), [(2, 1), (3, 2), (3, 50), (4, 3)])
-def test_strips_make_the_whole_step_in_any_order(order, strips, dtype):
-    step = Step(order, dtype)
+def test_strips_make_the_whole_step_in_any_order(order, strips, dtype, leaves):
+    step = Step(order, dtype, leaves)
     borders = np.unique(np.linspace(0, step.count, strips + 1).astype(np.int64))
     bounds = crossing.strip_bounds(step.starts, step.fibres, borders)
     found = np.full((step.count, 4), np.nan)  # cleared strip by strip

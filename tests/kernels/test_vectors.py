@@ -53,6 +53,21 @@ def test_conjugate_step_is_its_four_recurrences(drawn, dtype):
         np.testing.assert_allclose(found, value, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+def test_two_steps_of_which_the_first_leaves_x_and_p_are_two_steps(drawn, dtype):
+    x, r, p, s, w = (vector.copy() for vector in drawn)
+    other = np.random.default_rng(1).standard_normal(len(x)).astype(dtype)
+    vectors.conjugate_step(x.copy(), r, p.copy(), s, w, 0.3, 0.8)  # moves only r and s
+    rr = vectors.conjugate_steps(x, r, p, s, other, 0.7, 0.4, 0.3, 0.8)
+    wanted = [vector.astype(np.float64) for vector in drawn]
+    vectors.conjugate_step(*wanted, 0.3, 0.8)
+    wanted[4] = other.astype(np.float64)
+    wanted_rr = vectors.conjugate_step(*wanted, 0.7, 0.4)
+    assert rr == pytest.approx(wanted_rr, rel=10 * TOLERANCE[dtype])
+    close = {"rtol": 10 * TOLERANCE[dtype], "atol": 10 * TOLERANCE[dtype]}
+    for found, value in zip((x, r, p, s), wanted, strict=False):
+        np.testing.assert_allclose(found, value, **close)
+
+
 def test_products_of_a_pass_are_inner_products(drawn):
     x, r, b = (vector.astype(np.float64) for vector in drawn[:3])
     found = vectors.solution_products(*drawn[:3])
