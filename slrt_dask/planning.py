@@ -27,6 +27,8 @@ def plan(
     client: distributed.Client | None = None,
     memory_limit: int | str | None = None,
     threads: int | None = None,
+    method: str = "auto",
+    inner: str = "joint",
     precision: str = "float64",
 ) -> Plan:
     """Say what `complete` with the same arguments would hold and where; nothing is computed.
@@ -47,6 +49,8 @@ def plan(
         loss=loss,
         center=False,
         validation=None,
+        method=method,
+        inner=inner,
         precision=precision,
     )
     held = TemporaryPlace()  # of rows that are in memory

@@ -215,6 +215,7 @@ def plan_of(
             extra=extra,
             coupling=coupling,
             hessian=settings.method == "rtr",
+            alternating=settings.inner == "alternating",
         )
 
     *generous, least = working_sets(store, constraints)

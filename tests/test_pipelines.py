@@ -344,6 +344,11 @@ def test_a_plan_says_what_a_fit_would_need(store_of):
     assert (plain.extra, bounded.extra, rows.rows) == (None, 0, 5 * 5 * 4)
     judged = slrt.plan(store, (2, 2, 2), validation=store)
     assert judged.largest.total > plain.largest.total
+    ranks = (5, 5, 4)  # beyond what a certificate needs anyway
+    trusted = slrt.plan(store, ranks, method="rtr")
+    assert trusted.largest.fibre_sums > slrt.plan(store, ranks).largest.fibre_sums
+    turns = slrt.plan(store, (2, 2, 2), constraint=slrt.Nonnegative(), inner="alternating")
+    assert turns.largest.state > bounded.largest.state
     assert "total per worker" in str(plain)
     with pytest.raises(SlrtError, match="ranks that are known"):
         slrt.plan(store, "auto")

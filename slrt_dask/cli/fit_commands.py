@@ -13,6 +13,8 @@ from slrt_dask.cli.centring import CentringCommand
 from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.fit_options import (
     HUBER,
+    INNER,
+    METHOD,
     PRECISION,
     constraint_options,
     fit_options,
@@ -50,6 +52,8 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--validation", type=DIRECTORY, metavar="STORE2", help="Held-out observations of the fit."
 )
+@METHOD
+@INNER
 @HUBER
 @constraint_options
 @computing_options
@@ -59,6 +63,8 @@ def plan(
     ranks: tuple[int, ...],
     precision: str,
     validation: str | None,
+    method: str | None,
+    inner: str | None,
     huber: float | str | None,
     computing: Computing,
     **flags: Any,
@@ -82,6 +88,8 @@ def plan(
     settings = FitSettings(
         ranks=ranks,
         C=1.0,
+        method=method or "auto",
+        inner=inner or "joint",
         precision=precision,
         constraint=constraint_table(given),
         huber=delta_of(loss_of(huber), opened),

@@ -64,6 +64,20 @@ HUBER = click.option(
 )
 
 
+METHOD = click.option(
+    "--method",
+    type=click.Choice(["auto", "lbfgs", "rcg", "rtr"]),
+    help="Quasi-Newton, conjugate gradients or trust region; auto if left out.",
+)
+
+
+INNER = click.option(
+    "--inner",
+    type=click.Choice(["joint", "alternating"]),
+    help="How bounds are solved for; alternating as in the paper, slower [joint].",
+)
+
+
 def fit_options(command: Callable[..., None]) -> Callable[..., None]:
     """The flags of the settings; left out, the file decides, or else the default."""
     for option in reversed(
@@ -94,16 +108,8 @@ def fit_options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar="L,L,…",
                 help="Weights of the modes; their lengths if left out. Only C·λ matters.",
             ),
-            click.option(
-                "--method",
-                type=click.Choice(["auto", "lbfgs", "rcg", "rtr"]),
-                help="Quasi-Newton, conjugate gradients or trust region; auto if left out.",
-            ),
-            click.option(
-                "--inner",
-                type=click.Choice(["joint", "alternating"]),
-                help="How bounds are solved for; alternating as in the paper, slower [joint].",
-            ),
+            METHOD,
+            INNER,
             center_options,
             click.option(
                 "--gap-tolerance",

@@ -237,8 +237,18 @@ class ConjugateGradient(Overlapping):
                 return Finished(self._outcome(message, scalars))
             return replace(message, phase="resume", sums=None)
         if rr == 0.0 or (small and message.iteration == 0):
-            return replace(message, phase="measure", sums=None, sweeps=message.sweeps + 1)
+            return self._nothing_left(message, sums)
         return self._next_iteration(message, sums, rr, float(scalars[1]))
+
+    def _nothing_left(self, message: Round, sums: Matrix) -> Round:
+        """Measure the solution, or first move it by a step that was left to the next one."""
+        sweeps = message.sweeps + 1
+        if message.left is None:
+            return replace(message, phase="measure", sums=None, sweeps=sweeps)
+        return replace(
+            message, phase="finish", sums=sums, alpha=0.0, beta=0.0, before=message.left,
+            sweeps=sweeps,
+        )  # fmt: skip
 
     def _next_iteration(self, message: Round, sums: Matrix, rr: float, curvature: float) -> Round:
         beta = rr / message.squared_residual if message.iteration else 0.0
@@ -249,10 +259,8 @@ class ConjugateGradient(Overlapping):
         shrinking = min(1.0, rr / message.squared_residual)
         last = rr * shrinking <= self.tolerance**2 or message.iteration + 1 >= self.max_iterations
         alpha = rr / denominator
-        left = message.phase == "iterate" and message.before is None
-        before = (message.alpha, message.beta) if left else None
         return Round(
-            "finish" if last else "iterate", sums, alpha, beta, before, message.iteration + 1,
+            "finish" if last else "iterate", sums, alpha, beta, message.left, message.iteration + 1,
             message.sweeps + 1, rr, (*message.history, (rr, 0.5 * alpha * rr)),
         )  # fmt: skip
 

@@ -55,6 +55,13 @@ class Round:
     squared_residual: float = math.inf
     history: tuple[tuple[float, float], ...] = ()
 
+    @property
+    def left(self) -> tuple[float, float] | None:
+        """α and β of this step, if it leaves x and p to the next one."""
+        if self.phase == "iterate" and self.before is None:
+            return self.alpha, self.beta
+        return None
+
 
 class Strip(NamedTuple):
     """A turn of an iteration: its part in one strip of the slab mode's fibres.

@@ -44,8 +44,9 @@ class Chain:
         """The sum of step(block, sum so far) over the blocks."""
         return self._streamed(step, background) if self.rooms else self.over(step)
 
-    def over(self, step: Step, total: Any = None) -> Any:
-        """The same where blocks are in memory, added to a total."""
+    def over(self, step: Step) -> Any:
+        """The same where blocks are in memory."""
+        total = None
         for block in self.opened():
             total = step(block, total)
         return total

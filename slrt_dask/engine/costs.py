@@ -16,16 +16,18 @@ from slrt_dask.kernels.tiles import tile_bytes
 
 SOLVER_VECTORS = 4
 """Of a conjugate gradient iteration: r, p, s and w."""
-KEPT_VECTORS = 4
-"""Duals of the accepted and the trial point, one being refined, and one of a point before."""
-HESSIAN_VECTORS = 1
-"""What Hessian products add: their right hand side; what they solve for is in a trial's place."""
+KEPT_VECTORS = 5
+"""Duals of the accepted point, of a trial and the refused one before it, one being refined, and one
+that a certificate has refined; or those of Hessian products in their places."""
 CERTIFICATE_WIDTH = 8
 """Columns of each mode's factors with which a certificate looks for eigenvalues."""
 OPEN_VECTORS = 6
 """Vectors of a block that one step has in hand at most: the solution, r, p, s, w and b."""
 BOUND_VECTORS = 4
 """What bounds add: marks, the multipliers' centre and its next place, and where a step began."""
+ALTERNATING_VECTORS = 3
+"""What bounds add to that if multipliers take turns with z: the observed values, a gradient and a
+change, beside what the joint solve has as well."""
 SCAN_BYTES = 5 * 8 * 2**19
 """Of a thread that looks through the tensor: a box of it, and what is made of that."""
 ROOMS = 3
@@ -98,6 +100,7 @@ class Costs:
     workers : how many there are, at most
     coupling : a linear constraint, if there is one
     hessian : whether the method makes Hessian products, as the trust region does
+    alternating : whether multipliers of bounds take turns with z
     """
 
     header: StoreHeader
@@ -107,7 +110,8 @@ class Costs:
     extra: int | None = None
     workers: int = 1
     coupling: CouplingSize | None = None
-    hessian: bool = True
+    hessian: bool = False
+    alternating: bool = False
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -196,12 +200,14 @@ class Costs:
     @property
     def _vectors(self) -> int:
         """Of every entry, beside the observed values."""
-        hessian = HESSIAN_VECTORS if self.hessian else 0
-        return SOLVER_VECTORS + KEPT_VECTORS + hessian + self._bound_vectors
+        return SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors
 
     @property
     def _bound_vectors(self) -> int:
-        return 0 if self.extra is None else BOUND_VECTORS + (0 if self.coupling is None else 3)
+        if self.extra is None:
+            return 0
+        alternating = ALTERNATING_VECTORS if self.alternating else 0
+        return BOUND_VECTORS + alternating + (0 if self.coupling is None else 3)
 
     def _rows(self, threads: int, slices: tuple[tuple[int, int], ...]) -> int:
         """Of a linear constraint: coefficients, which stay in memory, and vectors of its rows."""

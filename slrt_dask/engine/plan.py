@@ -186,7 +186,8 @@ def plan_fit(
     held_out: int = 0,
     extra: int | None = None,
     coupling: CouplingSize | None = None,
-    hessian: bool = True,
+    hessian: bool = False,
+    alternating: bool = False,
 ) -> Plan:
     """Plan a fit on the places that there are; those that get no partition stay out of it.
 
@@ -194,8 +195,11 @@ def plan_fit(
     extra : entries beside the observed ones that bounds may need; None without bounds
     coupling : a linear constraint, if there is one
     hessian : whether the method makes Hessian products, which take more room
+    alternating : whether multipliers of bounds take turns with z, which does too
     """
-    costs = Costs(header, ranks, value_bytes, held_out, extra, len(places), coupling, hessian)
+    costs = Costs(
+        header, ranks, value_bytes, held_out, extra, len(places), coupling, hessian, alternating
+    )
     best = max(range(len(ranks)), key=lambda mode: header.shape[mode] / ranks[mode])
     ratio = header.shape[header.slab_mode] / ranks[header.slab_mode]
     plan = _plan(costs, places, header.slab_mode)

@@ -101,7 +101,7 @@ class Overlapping(Program):
         """A message as blocks take it, given the part of the last sum that all workers know."""
 
     def fused(self, block: Block, message: Any, total: Any) -> Any:
-        """Both halves, where nothing travels meanwhile."""
+        """Both halves, where nothing travels meanwhile; not in turns, of which each visits all."""
         shared, rest = self.step(block, message, total)
         return shared, self.follow(block, message, rest)
 

@@ -68,7 +68,7 @@ class Pieces:
         self._changed = threading.Condition()
 
     def offer(self, thread: int, pieces: Sequence[Block]) -> None:
-        """Each thread offers once, even if it has nothing."""
+        """Pieces of a thread's blocks, which are offered once, by it or for it."""
         with self._changed:
             self._ready[thread].extend(enumerate(pieces))
             self._to_come -= 1

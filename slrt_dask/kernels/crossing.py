@@ -40,9 +40,9 @@ def strip_borders(
 
     width : of the fibre sums;  entries, slices : of all blocks;  threads : that will take strips
     """
-    shortest = -(-SHORTEST * slices * fibres // max(1, entries))
-    smallest = max(1, shortest, fibres // (SHARES * threads))
-    largest = fibres if entries < VISITS * fibres else max(smallest, STRIP_BYTES // (8 * width))
+    shortest = max(1, -(-SHORTEST * slices * fibres // max(1, entries)))
+    largest = fibres if entries < VISITS * fibres else max(shortest, STRIP_BYTES // (8 * width))
+    smallest = min(largest, max(shortest, fibres // (SHARES * threads)))
     borders = [0]
     while borders[-1] < fibres:
         left = fibres - borders[-1]
@@ -65,7 +65,7 @@ def strip_bounds(starts, fibres, borders):
         for number in range(borders.size):
             while e < starts[s + 1] and fibres[e] < borders[number]:
                 if e > starts[s] and fibres[e] < fibres[e - 1]:
-                    return bounds[:0]
+                    return np.empty((0, 0), dtype=np.int64)
                 e += 1
             bounds[number, s] = e
     return bounds

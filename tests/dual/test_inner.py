@@ -8,6 +8,7 @@ from scipy.sparse.linalg import cg
 
 from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
+from slrt_dask.engine.local import LocalEngine
 from slrt_dask.errors import NumericalBreakdown
 from tests.engine.helpers import ORDERS, put_on_share
 from tests.oracles.dense import solve_by_conjugate_gradients
@@ -129,6 +130,27 @@ def test_single_precision_is_told_how_far_it_came(precision, pair):
     assert residual_of(made, evaluation) <= 1.1e-4
     exact = made.dense.evaluate(made.point, rtol=0.0, warm=None).cost
     assert evaluation.cost == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_residual_of_exactly_nothing_leaves_the_whole_solution(threads, store_of):
+    """Where the last step is one that would leave moving the solution to the next."""
+    store = store_of(np.eye(3, dtype=bool), np.eye(3))
+    factors = Factors.of((np.array([[0.0], [0.0], [1.0]]), np.zeros((3, 1))))
+    solve = ConjugateGradient(  # A = diag(1, 1, 4), in numbers that are exact
+        factors, (3.0, 1.0), store.slab_mode, 1.0, "x", None, None, 1e-6, 100
+    )
+    with LocalEngine(store, threads=threads) as engine:
+        outcome = engine.run(solve)
+        x = [engine.on_shares(x_of, part) for part in range(len(store.partitions))]
+    assert outcome.r_dot_r == 0.0
+    assert outcome.converged
+    np.testing.assert_allclose(np.concatenate([each for (each,) in x]), [1.0, 1.0, 0.25])
+    assert outcome.b_dot_x == 2.25
+
+
+def x_of(share, partition):
+    return share.partition_vector(partition, "x")
 
 
 def test_observations_that_are_all_zero_are_solved_at_once(pair, store_of):

@@ -115,7 +115,8 @@ def test_strips_cover_every_fibre_once_and_are_neither_too_large_nor_too_small()
             in_a_slice = entries * lengths.min() / (fibres * slices)
             assert in_a_slice >= crossing.SHORTEST / 2
             limit = crossing.STRIP_BYTES // (8 * width) if often else fibres
-            assert lengths.max() <= max(limit, 2 * lengths.min()) * 1.5
+            shortest = crossing.SHORTEST * fibres * slices / entries + 1
+            assert lengths.max() <= max(limit, shortest) * 1.5
         assert often or threads > 1 or len(lengths) == 1
 
 
