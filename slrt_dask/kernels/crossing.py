@@ -26,7 +26,7 @@ STRIP_BYTES = 2**20
 """Of fibre sums in the largest strip; an iteration reads one such and writes another."""
 VISITS = 4
 """How often entries must come back to a fibre, on average, for a cache to be of use."""
-SHARES = 8
+SHARES = 4
 """Of a thread's part of all fibres, how much the smallest strips are; it waits for the last one."""
 SHORTEST = 32
 """Entries that a strip must have in a slice, on average: each such run begins anew."""
