@@ -174,7 +174,8 @@ def open_client():
             cluster = LocalCluster(
                 dashboard_address=":0", threads_per_worker=1, memory_limit=0, **options
             )
-        opened.append((Client(cluster), cluster))
+        # Not for everything that is computed from now on, in whichever test.
+        opened.append((Client(cluster, set_as_default=False), cluster))
         return opened[-1][0]
 
     yield start

@@ -112,7 +112,7 @@ def test_opening_an_array_does_not_read_it_and_a_block_reads_only_itself(
     WRITERS[name](tmp_path / name, FRAMES)
     array = slrt.open_array(tmp_path / name)
     assert sum(read) == 0
-    block = array.blocks[0, 0, 0].compute()
+    block = array.blocks[0, 0, 0].compute(scheduler="synchronous")
     np.testing.assert_array_equal(block, FRAMES[tuple(slice(length) for length in block.shape)])
     assert 0 < sum(read) <= FRAMES[..., 0].size
 
