@@ -91,8 +91,9 @@ class Overlapping(Program):
     def turns(self, message: Any, blocks: Sequence[Block], threads: int) -> Sequence[Any]:
         """Messages of turns that threads may take, each of which goes through all these blocks.
 
-        No two of them may touch the same numbers, and all return one and the same large part. None
-        where first halves cannot be cut so: then every thread goes through its own blocks.
+        No two of them may touch the same numbers, and all return one and the same large part.
+        There are none where first halves cannot be cut so, and then every thread goes through its
+        own blocks.
         """
         return ()
 

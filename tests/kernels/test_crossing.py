@@ -96,9 +96,7 @@ def test_bounds_of_strips_are_where_their_fibres_are():
     for place in (1, 3, 5):
         mixed = fibres.copy()
         mixed[[place - 1, place]] = mixed[[place, place - 1]]
-        assert len(crossing.strip_bounds(starts, mixed, np.array([0, 2, 3, 6]))) == (
-            4 if mixed[place] == fibres[place] else 0
-        )
+        assert len(crossing.strip_bounds(starts, mixed, np.array([0, 2, 3, 6]))) == 0
 
 
 def test_strips_cover_every_fibre_once_and_are_neither_too_large_nor_too_small():
