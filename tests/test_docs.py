@@ -86,7 +86,7 @@ def test_links_lead_somewhere(page):
 def test_the_readme_is_a_front_door():
     assert len(text_of("README.md").splitlines()) <= 230
     readme = script(ROOT / ".ci" / "readme.py")
-    for name in ("demo", "example", "test"):
+    for name in ("demo", "example", "constraints", "test"):
         assert readme.marked_block(text_of("README.md"), name)
 
 

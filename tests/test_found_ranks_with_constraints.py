@@ -193,7 +193,7 @@ def test_where_the_problem_stays_the_same_the_cost_never_rises(kind, fit, monkey
 # ---- searched for ----------------------------------------------------------------------------
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ["bounds", "rows and bounds", "hankel", "huber"])
 def test_weights_that_were_found_for_given_ranks_are_told_of(kind, fit):
     done = fit(kind, RANKS, max_iterations=25)
     assert_found(done, kind)

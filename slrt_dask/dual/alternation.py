@@ -163,12 +163,12 @@ class AlternatingSolve(BoundedSteps):
         assert message.sums is not None
         flat = np.ascontiguousarray(message.sums).reshape(-1)
         curvature = rw + self.weights[self.slab_mode] * vectors.dot(flat, flat)
-        fresh = message.fresh
+        fresh = message.fresh or message.alpha == 0.0
         beta = 0.0 if fresh else rr / message.squared_residual
         denominator = curvature - (0.0 if fresh else beta * rr / message.alpha)
         if denominator <= 0.0:
             beta, denominator = 0.0, curvature
-        target = max(FORCING**2 * rr, 0.01 * self.tolerance**2) if fresh else message.target
+        target = max(FORCING**2 * rr, 0.01 * self.tolerance**2) if message.fresh else message.target
         last = rr <= target or message.steps + 1 >= MOST_STEPS
         return replace(
             message, phase="z arrive" if last else "z iterate", beta=beta, target=target,

@@ -52,8 +52,10 @@ LEAST_ROW_PENALTY = 1e-3
 """Of the rows of a linear constraint, in units of Σ_k λ_k, to begin with."""
 PATIENCE = 20
 """How many times as many iterations the alternation may take."""
-EASY = 50
-"""Iterations of a solve that could do with a smaller penalty."""
+EASY, HARD = 50, 100
+"""Iterations of a solve that could do with a smaller penalty of rows, or wants a larger one."""
+UNSOLVED = 4.0
+"""How many times as large it gets where even the most iterations were too few."""
 SLOW = 0.5
 """Multipliers that come closer by less than this factor are held back too much."""
 
@@ -144,6 +146,8 @@ class BoundedProblem(BoundedCertificates):
 
     def renew(self, evaluation: Evaluation, *, rtol: float) -> Evaluation | None:
         """Move the multipliers' centre and bring the working set up to date."""
+        if self._can_be_eased(evaluation):
+            return self._eased(evaluation, rtol)
         moved, missed = self._multipliers(evaluation)
         found = self._grown(evaluation) if self._everywhere else 0
         self._violation = violation = missed / self._norm if self._norm > 0.0 else 0.0
@@ -152,33 +156,69 @@ class BoundedProblem(BoundedCertificates):
         self.centre = moved
         if self.rows is not None and evaluation.rows is not None:
             stiffness = self._stiffness(evaluation.inner, violation)
-            self.rows = self.rows.around(evaluation.rows, stiffness * self.rows.penalty)
+            penalty = min(stiffness * self.rows.penalty, self._most_penalty)
+            self.rows = self.rows.around(evaluation.rows, penalty)
+        return self._again(evaluation, rtol)
+
+    def _can_be_eased(self, evaluation: Evaluation) -> bool:
+        """Whether rows kept a solve from ending, and there is a penalty with which it is easier."""
+        if self.rows is None or evaluation.inner.converged:
+            return False
+        return self.rows.penalty < self._most_penalty
+
+    def _eased(self, evaluation: Evaluation, rtol: float) -> Evaluation:
+        """The evaluation solved once more, with a larger penalty of rows.
+
+        The centre stays: what a residual r is off in w, multipliers are off by r/μ, so that a
+        centre from a solve that did not end would lead further away with every step. By how much
+        constraints are missed is not known then.
+        """
+        assert self.rows is not None
+        penalty = min(UNSOLVED * self.rows.penalty, self._most_penalty)
+        self.rows = replace(self.rows, penalty=penalty)
+        self._violation = math.inf
+        return self._again(evaluation, rtol)
+
+    @property
+    def _most_penalty(self) -> float:
+        """As large as what else the system has on its diagonal: beyond that it gets no easier."""
+        return max(sum(self.weights), self.shift, self.bounds.penalty)
+
+    def _again(self, evaluation: Evaluation, rtol: float) -> Evaluation:
         renewed = self.evaluate(evaluation.point, rtol=rtol, warm=evaluation)
-        return replace(renewed, inner=replace(renewed.inner, violation=violation))
+        return replace(renewed, inner=replace(renewed.inner, violation=self._violation))
 
     def _stiffness(self, inner: InnerSummary, violation: float) -> float:
         """How to change the rows' penalty: less makes them hold sooner, and solves take longer."""
         slow, self._missed = violation > SLOW * self._missed, violation
-        if not inner.converged:
+        if inner.iterations > HARD:
             return 2.0
         return 0.5 if slow and inner.iterations < EASY else 1.0
 
     def settle(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
         """The evaluation with multipliers that move no more, and no bound missed anywhere."""
-        last, least = math.inf, LEAST_PENALTY * self.shift
+        last = math.inf
         for _ in range(MOST_SETTLING):
             self._scan_in = 0
             renewed = self.renew(evaluation, rtol=rtol)
             if renewed is None:
                 return evaluation
             evaluation = renewed
-            if evaluation.inner.violation > SLOW * last and self.bounds.penalty > least:
-                # Multipliers move faster with less to hold them back.
-                self.bounds = replace(self.bounds, penalty=0.5 * self.bounds.penalty)
-                if self.rows is not None:
-                    self.rows = replace(self.rows, penalty=0.5 * self.rows.penalty)
-            last = evaluation.inner.violation
+            violation = evaluation.inner.violation
+            if math.isfinite(violation):  # or nothing was moved
+                if evaluation.inner.converged and violation > SLOW * last:
+                    self._loosen(evaluation.inner)
+                last = violation
         return evaluation
+
+    def _loosen(self, inner: InnerSummary) -> None:
+        """Have multipliers move faster, with less to hold them back, where solves are not hard."""
+        hard = self.rows is not None and inner.iterations > HARD
+        if hard or self.bounds.penalty <= LEAST_PENALTY * self.shift:
+            return
+        self.bounds = replace(self.bounds, penalty=0.5 * self.bounds.penalty)
+        if self.rows is not None:
+            self.rows = replace(self.rows, penalty=0.5 * self.rows.penalty)
 
     @property
     def notice(self) -> str:

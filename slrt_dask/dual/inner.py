@@ -176,10 +176,11 @@ class ConjugateGradient(Overlapping):
     def _room_for_sums(self, block: Block, message: Round) -> Matrix:
         """Room for an iteration's fibre sums, where those of the last but one have been.
 
-        New memory for them in every iteration costs as much as adding them up.
+        New memory for them in every iteration costs as much as adding them up. Nobody looks at the
+        old ones any more: all workers have told what they made of them.
         """
         shape = (block.index.buffer_rows[self.slab_mode], self.factors.width(self.slab_mode))
-        return block.buffers.array(SUMS[message.iteration % 2], shape, np.float64)
+        return block.buffers.seen(SUMS[message.iteration % 2], shape)
 
     def _sweep(self, block: Block, r: Vector, rr: float, total: Sums | None) -> Sums:
         sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
@@ -233,7 +234,9 @@ class ConjugateGradient(Overlapping):
             )
         small = rr <= self.tolerance**2
         if message.phase in ("finish", "measure") or self.max_iterations == 0:
-            if small or message.phase == "measure" or message.iteration >= self.max_iterations:
+            # A last step of no length only moves what the one before has left: see `_nothing_left`.
+            over = message.alpha == 0.0 or message.iteration >= self.max_iterations
+            if small or over or message.phase == "measure":
                 return Finished(self._outcome(message, scalars))
             return replace(message, phase="resume", sums=None)
         if rr == 0.0 or (small and message.iteration == 0):
@@ -256,6 +259,8 @@ class ConjugateGradient(Overlapping):
         if denominator <= 0.0:
             # Rounding has eaten the recurrence: a restart from the current residual is safe.
             beta, denominator = 0.0, curvature
+        if denominator <= 0.0:  # so small a residual that its products are no numbers any more
+            return self._nothing_left(message, sums)
         shrinking = min(1.0, rr / message.squared_residual)
         last = rr * shrinking <= self.tolerance**2 or message.iteration + 1 >= self.max_iterations
         alpha = rr / denominator
@@ -268,9 +273,7 @@ class ConjugateGradient(Overlapping):
         return replace(message, history=(), sums=None)
 
     def told(self, message: Round, shared: Matrix) -> Round:
-        if message.phase not in COMPLETING or message.sums is shared:
-            return message
-        return replace(message, sums=shared)
+        return replace(message, sums=shared) if message.phase in COMPLETING else message
 
     def _outcome(self, message: Round, scalars: NDArray[np.float64]) -> InnerOutcome:
         rr, bx, rx, xx = (float(value) for value in scalars)

@@ -129,13 +129,16 @@ class BoundedSolve(BoundedSteps):
         if message.rows is not None:
             squares, diagonal = message.rows.energies()
             rr, curvature = rr + squares, curvature + diagonal
-        beta = 0.0 if message.fresh else rr / message.squared_residual
-        denominator = curvature - (0.0 if message.fresh else beta * rr / message.alpha)
+        # After a step of no length, for want of a number to divide by, directions begin anew.
+        fresh = message.fresh or message.alpha == 0.0
+        beta = 0.0 if fresh else rr / message.squared_residual
+        denominator = curvature - (0.0 if fresh else beta * rr / message.alpha)
         if denominator <= 0.0:
             beta, denominator = 0.0, curvature
         alpha = rr / denominator if denominator > 0.0 else 0.0
-        shrinking = 1.0 if message.fresh else min(1.0, rr / message.squared_residual)
-        last = rr * shrinking <= message.target or message.iteration + 1 >= self.max_iterations
+        shrinking = 1.0 if fresh else min(1.0, rr / message.squared_residual)
+        over = alpha == 0.0 or message.iteration + 1 >= self.max_iterations
+        last = over or rr * shrinking <= message.target
         following = "arrive" if last else "iterate"
         return replace(
             message, phase=following if message.rows is None else "gather", then=following,

@@ -153,6 +153,15 @@ def x_of(share, partition):
     return share.partition_vector(partition, "x")
 
 
+@pytest.mark.parametrize("C", [1.0, 1e3, 1e6])
+def test_a_solve_that_is_never_good_enough_ends_where_residuals_vanish(C, pair):
+    made = pair(3, C=C, options={"max_inner_iterations": 5000})
+    evaluation = made.problem.evaluate(made.point, rtol=0.0, warm=None)
+    assert evaluation.inner.iterations < 5000
+    wanted = np.linalg.solve(made.dense.system(made.point), made.dense.y)
+    np.testing.assert_allclose(made.dual(evaluation)[made.dense.mask], wanted, rtol=1e-9, atol=1e-9)
+
+
 def test_observations_that_are_all_zero_are_solved_at_once(pair, store_of):
     from slrt_dask.engine.local import LocalEngine
     from tests.engine.helpers import dense_problem, dual_problem

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from slrt_dask.dual import bounded
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
@@ -124,6 +125,50 @@ def test_rows_that_are_satisfied_anyway_change_nothing(local, store_of):
     free = made.dense.evaluate(made.point, rtol=0.0, warm=None).cost
     assert evaluation.cost == pytest.approx(free, rel=1e-9)
     assert not evaluation.rows.any()
+
+
+def test_a_solve_that_did_not_end_moves_no_multipliers(local, store_of):
+    made = local(3)
+    rows = some_rows(made.dense, made.point, ">=")
+    linear = rows.stored(store_of, made.dense.mask.shape)
+    problem = with_rows(made.engine, made.dense, linear, "scanned", max_inner_iterations=2)
+    evaluation = problem.evaluate(made.point, rtol=1e-6, warm=None)
+    before, centre = problem.rows, tensor_of(made.engine, problem.centre.name)
+    penalties = [before.penalty]
+    while problem.rows.penalty < problem._most_penalty:
+        assert not evaluation.inner.converged
+        evaluation = problem.renew(evaluation, rtol=1e-6)
+        penalties.append(problem.rows.penalty)
+        np.testing.assert_array_equal(problem.rows.centre, before.centre)
+        np.testing.assert_array_equal(tensor_of(made.engine, problem.centre.name), centre)
+        assert np.isinf(evaluation.inner.violation)  # it is not known, and nothing to stop at
+    assert len(penalties) > 2
+    assert sorted(set(penalties)) == penalties
+    # When it gets no easier, multipliers are moved all the same: a fit has to end.
+    evaluation = problem.renew(evaluation, rtol=1e-6)
+    assert problem.rows.centre.any()
+    assert np.isfinite(evaluation.inner.violation)
+
+
+def test_what_makes_solves_easier_is_not_taken_back_at_once(local, store_of, monkeypatch):
+    made = local(3)
+    linear = some_rows(made.dense, made.point, ">=").stored(store_of, made.dense.mask.shape)
+    problem = with_rows(made.engine, made.dense, linear, "scanned")
+    evaluation = problem.evaluate(made.point, rtol=1e-6, warm=None)
+    solve, penalties = problem.evaluate, []
+
+    def first_does_not_end(*arguments, **options):
+        found = solve(*arguments, **options)
+        penalties.append((problem.bounds.penalty, problem.rows.penalty))
+        return replace(found, inner=replace(found.inner, converged=len(penalties) > 1))
+
+    monkeypatch.setattr(problem, "evaluate", first_does_not_end)
+    monkeypatch.setattr(bounded, "MOST_SETTLING", 2)
+    eased = problem.settle(evaluation, rtol=1e-6)
+    assert eased.inner.converged
+    (bounds, before), (_, after) = penalties
+    assert after > before
+    assert (problem.bounds.penalty, problem.rows.penalty) == (bounds, after)
 
 
 def test_in_short_numbers_it_is_so_to_their_precision(local, store_of):
