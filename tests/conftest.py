@@ -168,12 +168,11 @@ def open_client():
     _fork_workers_from_one_that_has_imported()
 
     def start(**options):
+        options = {"threads_per_worker": 1, "memory_limit": 0, **options}
         with warnings.catch_warnings():
             # A busy machine is no reason to fail.
             warnings.filterwarnings("ignore", "Creating scratch directories is taking")
-            cluster = LocalCluster(
-                dashboard_address=":0", threads_per_worker=1, memory_limit=0, **options
-            )
+            cluster = LocalCluster(dashboard_address=":0", **options)
         # Not for everything that is computed from now on, in whichever test.
         opened.append((Client(cluster, set_as_default=False), cluster))
         return opened[-1][0]

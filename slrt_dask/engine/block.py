@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -102,10 +102,18 @@ class Coupling:
         )
 
 
+NewRoom = Callable[[tuple[int, ...]], NDArray[np.float64]]
+"""Makes room for numbers."""
+
+
 @dataclass
 class Buffers:
-    """Room for what a thread makes of a block; used again from block to block."""
+    """Room for what a thread makes of a block; used again from block to block.
 
+    new_room : makes room for what other workers are to see
+    """
+
+    new_room: NewRoom = np.empty
     _held: dict[tuple[int, str], NDArray[np.float64]] = field(default_factory=dict)
     _arrays: dict[Hashable, NDArray[Any]] = field(default_factory=dict)
 
@@ -122,6 +130,13 @@ class Buffers:
         if held is None or held.size < size or held.dtype != dtype:
             held = self._arrays[key] = np.empty(size, dtype=dtype)
         return held[:size].reshape(shape)
+
+    def seen(self, key: Hashable, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Room for numbers that other workers may be shown, the same memory for the same key."""
+        held = self._arrays.get(key)
+        if held is None or held.shape != shape:
+            held = self._arrays[key] = self.new_room(shape)
+        return held
 
     def let_go(self, key: Hashable) -> None:
         """Keep no more room for a key."""

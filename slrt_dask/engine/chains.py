@@ -30,13 +30,11 @@ class Chain:
     """Blocks that one thread visits in order, and the room it has for that.
 
     rooms : empty where blocks stay in memory
-    shared : whether there are other threads, which may take parts of the work
     waited : seconds that the thread has spent waiting for files
     """
 
     blocks: Sequence[RestingBlock]
     rooms: Sequence[Room]
-    shared: bool = False
     buffers: Buffers = field(default_factory=Buffers)
     waited: float = 0.0
 
@@ -112,7 +110,7 @@ class Chain:
         for block in self.opened():
             starts, first = block.index.starts, 0
             while first < len(starts) - 1:
-                wanted = max(SMALLEST_PIECE, remaining // 2) if self.shared else block.entries
+                wanted = max(SMALLEST_PIECE, remaining // 2)
                 if starts[-1] - starts[first] < wanted + SMALLEST_PIECE // 2:
                     wanted = block.entries  # or there would be a crumb
                 stop = int(np.searchsorted(starts, starts[first] + wanted, side="left"))

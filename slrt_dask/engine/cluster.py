@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 import distributed
@@ -34,6 +35,8 @@ LOOK_SECONDS = 0.5
 """How long to wait for a result before looking whether the workers are still there."""
 UNLOAD_SECONDS = 10.0
 """How long an engine that is closed waits for workers to let go of their shares."""
+AT_ONCE = 16
+"""Results that are asked for together; they have to be here within ANSWER_SECONDS."""
 GONE = (KilledWorker, CancelledError, CommClosedError, ClosedClientError)
 """What a future or a client raises when a task, or the way to it, was lost."""
 
@@ -102,8 +105,7 @@ class ClusterEngine(Engine):
                 self._loads.append(
                     self._submit("load", address, tasks.load_share, self._name, assignment)
                 )
-        for load in self._loads:
-            self._result(load)
+        self._results(self._loads)
 
     @contextlib.contextmanager
     def _losses_named(self) -> Iterator[None]:
@@ -114,29 +116,39 @@ class ClusterEngine(Engine):
             self._watch.look(self._workers)  # which says who it was, if it still can be seen
             raise StateLost(f"a result was lost on its way ({error})") from error
 
-    def _result(self, future: Any, others: Sequence[Any] = ()) -> Any:
-        """A future's result; StateLost soon after a worker that holds a share has gone.
+    def _results(self, futures: Sequence[Any], wanted: int | None = None) -> list[Any]:
+        """Results of tasks, or of the first ones; StateLost soon after a worker of ours has gone.
 
-        others : what the future's task may be waiting for; if one of them fails, so does this
+        They are asked for many at a time: one after the other, with many workers that would take
+        longer than what they do. None is asked for before it is there: a request that is given up
+        just as it is sent breaks every later one of the client.
         """
-        while True:
-            try:
-                self._wait_for(future, LOOK_SECONDS)
-                return future.result(timeout=ANSWER_SECONDS)
-            except TimeoutError:
-                for failed in (future, *others):
-                    if failed.status == "error":  # perhaps by a timeout of its own
-                        failed.result()
-                self._watch.look(self._workers)
+        while unfinished := [future for future in futures if not future.done()]:
+            self._attempted(futures, partial(self._wait_for, unfinished[0], LOOK_SECONDS))
+        _raise_failed(futures)
+        results: list[Any] = []
+        while asked := list(futures[:wanted])[len(results) :][:AT_ONCE]:
+            results += self._attempted(futures, partial(self._gathered, asked)) or []
+        return results
+
+    def _attempted(self, futures: Sequence[Any], attempt: Callable[[], Any]) -> Any:
+        """What an attempt returns; None if it took too long, but all workers are at work."""
+        try:
+            return attempt()
+        except TimeoutError:
+            _raise_failed(futures)  # others may wait for that one; or it had a timeout itself
+            self._watch.look(self._workers)
+            return None
 
     def _wait_for(self, future: Any, seconds: float) -> None:
-        """Wait until a future is done, or raise TimeoutError.
-
-        Its result is not asked for before that: a request that is given up just as it is sent
-        breaks every later one of the client.
-        """
+        """Wait until a future is done, or raise TimeoutError."""
         with self._client.as_current():
             distributed.wait(future, timeout=seconds)
+
+    def _gathered(self, futures: list[Any]) -> list[Any]:
+        gather = partial(self._client.gather, futures, asynchronous=True)
+        results: list[Any] = self._client.sync(gather, callback_timeout=ANSWER_SECONDS)
+        return results
 
     def _submit(self, label: str, worker: str, task: Callable[..., Any], *args: Any) -> Any:
         return self._submitter.submit(label, worker, task, *args)
@@ -169,7 +181,7 @@ class ClusterEngine(Engine):
             for place, worker in enumerate(workers)
         ]  # fmt: skip
         try:
-            outcome, *_ = [self._result(future, running) for future in running]
+            (outcome,) = self._results(running, wanted=1)
             return outcome
         finally:
             # What still runs, after an error or an interrupt, ends when nobody wants it.
@@ -182,20 +194,26 @@ class ClusterEngine(Engine):
                 self._submit("share", worker, tasks.on_share, self._name, task, arguments)
                 for worker in self._workers
             ]
-            return [self._result(future) for future in futures]
+            return self._results(futures)
 
     def close(self) -> None:
         """Have the shares let go; what cannot answer now hears of it when dask forgets the load."""
-        deadline = time.monotonic() + UNLOAD_SECONDS
-        with contextlib.suppress(ClusterLost, *GONE):
+        with contextlib.suppress(ClusterLost, TimeoutError, *GONE):
             present = usable_workers(known_workers(self._client))
             unloading = [
                 self._submit("unload", worker, tasks.unload_share, self._name)
                 for worker in self._workers
                 if worker in present
             ]
+            deadline = time.monotonic() + UNLOAD_SECONDS
             for future in unloading:
-                with contextlib.suppress(TimeoutError):
-                    self._wait_for(future, max(0.0, deadline - time.monotonic()))
+                self._wait_for(future, max(0.0, deadline - time.monotonic()))
         self._workers, self._loads = [], []
         self._submitter.forget()
+
+
+def _raise_failed(futures: Sequence[Any]) -> None:
+    """Raise what the first of some tasks to be looked at has raised, if one has."""
+    for future in futures:
+        if future.status == "error":
+            future.result()

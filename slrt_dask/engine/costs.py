@@ -224,13 +224,17 @@ class Costs:
     def _sums(self, threads: int) -> int:
         # Every thread makes a partial sum, and in a solve keeps the one before; the complete one
         # arrives beside them, and at a worker that adds up those of others, so do theirs. What
-        # neighbours give each other is in memory that counts for both of them.
+        # neighbours give each other is in memory that counts for both of them, be it in an outbox
+        # or in the two rooms that a solve uses in turns.
         arriving = min(FAN_IN, self.workers - 1)
         solving = (2 * threads + 2 + arriving) * self.sums_bytes
         # Other programs make one of it a thread, which may be wider.
         columns = self._widest(self.ranks[self.header.slab_mode])
         largest = self.fibres * columns * 8
-        given = (arriving + 1) * min(largest, LARGEST) if arriving else 0
+        neighbours = min(FAN_IN + 1, self.workers - 1)
+        given = (neighbours + 1) * min(largest, LARGEST) if neighbours else 0
+        if self.sums_bytes <= LARGEST:
+            given += 2 * neighbours * self.sums_bytes
         return max(solving, (threads + 2 + arriving) * largest) + given
 
     def _widest(self, rank: int) -> int:

@@ -97,7 +97,6 @@ class Exchange(ABC):
     """What a worker knows of the others: sums go up, messages come down."""
 
     is_root = True
-    is_alone = False
 
     @abstractmethod
     def total(self, combine: Combine, part: Any) -> Any:
@@ -111,30 +110,14 @@ class Exchange(ABC):
     def share(self, combine: Combine, part: Any, known_of: Callable[[Any], Any]) -> Shared:
         """Begin to add up all workers' parts; the call returned waits for the sum, everywhere.
 
+        The sum may lie in another worker's memory: it is to be read only, and only until the next
+        sum of its kind is complete.
         known_of : what the root makes of the sum meanwhile; elsewhere it is None
         """
 
     @abstractmethod
     def settle(self) -> None:
         """Wait until all that was sent has arrived."""
-
-
-class Alone(Exchange):
-    """There are no others."""
-
-    is_alone = True
-
-    def total(self, combine: Combine, part: Any) -> Any:
-        return part
-
-    def spread(self, message: Any) -> Any:
-        return message
-
-    def share(self, combine: Combine, part: Any, known_of: Callable[[Any], Any]) -> Shared:
-        return lambda: (part, known_of(part))
-
-    def settle(self) -> None:
-        """Nothing was sent."""
 
 
 class TreeExchange(Exchange):
@@ -223,7 +206,7 @@ class TimedExchange(Exchange):
     """
 
     def __init__(self, exchange: Exchange, took: Callable[[float], None]) -> None:
-        self.is_root, self.is_alone = exchange.is_root, exchange.is_alone
+        self.is_root = exchange.is_root
         self._exchange, self._took = exchange, took
 
     def total(self, combine: Combine, part: Any) -> Any:

@@ -1,37 +1,51 @@
 """Parts that workers on one machine give each other through memory that both of them see.
 
 Fibre sums are megabytes, every round. Through a socket they pass several buffers on their way, on
-the very cores that the kernels want; through memory they are copied once by each side, or even
-added where they lie. The memory is an anonymous file of the sender, which the receiver opens
-through /proc. It has no name that could be left behind: when those who have it open are gone,
-however they went, so is the file.
+the very cores that the kernels want; through memory they are copied once by each side, or not at
+all: what was made in a room that neighbours see is added, and used, where it lies.
 
-Workers that cannot see each other's files, on other machines, in other containers or of other
+Workers that cannot see each other's memory, on other machines, in other containers or of other
 users, send everything through sockets.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
-import os
 import pickle
-import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.engine.seen_memory import (
+    ALIGNMENT,
+    SeenMemory,
+    Whereabouts,
+    new_memory,
+)
+
 SMALLEST, LARGEST = 2**18, 2**24
 """Bytes from which on a part is worth the detour, and up to which: the memory counts for whoever
 gives and for whoever takes, so there has to be a limit to it."""
-TOKEN_BYTES, ALIGNMENT = 16, 64
+REMEMBERED = 3
+"""How much of a neighbour's memory is kept open: its outbox, and two rooms used in turns."""
 
-Parcel = tuple[int, int, int, bytes, bytes, tuple[int, ...]]
-"""Process and number of the open file, its length and token; a pickle, and its buffers' sizes."""
+
+class Parcel(NamedTuple):
+    """Where a part is.
+
+    pieces : of every buffer of the pickle the memory, its first byte there, and its size
+    stays : whether it is in rooms, where it can be used until these are written to again
+    """
+
+    pickled: bytes
+    pieces: tuple[tuple[Whereabouts, int, int], ...]
+    stays: bool
 
 
 def _references_unheld() -> int:
@@ -47,18 +61,29 @@ def _references_unheld() -> int:
 UNHELD = _references_unheld()
 
 
-class OutOfSight(Exception):
-    """The memory that a parcel speaks of cannot be seen from here."""
-
-
 class Outbox:
-    """Memory in which a worker leaves parts for its neighbours, one at a time."""
+    """Memory in which a worker leaves parts for its neighbours, one at a time, and rooms."""
 
     def __init__(self) -> None:
-        self._busy = threading.Lock()
-        self._file, self._token = -1, b""
-        self._memory: mmap.mmap | None = None
+        self._busy, self._changing = threading.Lock(), threading.Lock()
+        self._memory: SeenMemory | None = None
+        self._content = np.empty(0, np.uint8)
+        self._rooms: list[SeenMemory] = []
         self._closed = False
+
+    def room(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Room for numbers that neighbours look at where they are, if its size allows that.
+
+        Whoever writes to it again has to know that nobody looks any more.
+        """
+        size = 8 * math.prod(shape)
+        made = new_memory(size) if SMALLEST <= size <= LARGEST and not self._closed else None
+        if made is None:
+            return np.empty(shape)
+        memory, content = made
+        with self._changing:
+            self._rooms = [*(room for room in self._rooms if room.is_held), memory]
+        return content.view(np.float64).reshape(shape)
 
     @contextmanager
     def holding(self, part: Any) -> Iterator[Parcel | None]:
@@ -66,75 +91,81 @@ class Outbox:
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(part, protocol=5, buffer_callback=buffers.append)
         pieces = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
-        size = sum(piece.size for piece in pieces)
-        if not hasattr(os, "memfd_create") or not SMALLEST <= size <= LARGEST:
+        if not SMALLEST <= sum(piece.size for piece in pieces) <= LARGEST:
             yield None
             return
+        lying = [self._lying(piece) for piece in pieces]
+        found = tuple(place for place in lying if place is not None)
+        if len(found) == len(pieces):
+            yield Parcel(pickled, found, stays=True)
+            return
         with self._busy:
-            memory = self._with_room(_extent([piece.size for piece in pieces]))
-            if memory is None:
-                yield None
-                return
-            room = np.frombuffer(memory, np.uint8)
-            for first, piece in zip(_places([p.size for p in pieces]), pieces, strict=True):
-                room[first : first + piece.size] = piece
-            del room  # or the memory could not be closed
-            sizes = tuple(piece.size for piece in pieces)
-            yield os.getpid(), self._file, len(memory), self._token, pickled, sizes
+            yield self._filled(pickled, pieces)
 
     def close(self) -> None:
         with self._busy:
             self._closed = True
-            self._let_go()
+            self._memory, self._content = None, np.empty(0, np.uint8)
 
-    def _with_room(self, size: int) -> mmap.mmap | None:
-        """Memory of at least this size; None if there is none to be had, or none any more."""
-        if self._closed:
+    def _lying(self, piece: NDArray[np.uint8]) -> tuple[Whereabouts, int, int] | None:
+        """Where a buffer is if it is in a room already."""
+        for room in self._rooms:
+            first = room.place_of(piece)
+            if first is not None:
+                return room.whereabouts, first, piece.size
+        return None
+
+    def _filled(self, pickled: bytes, pieces: Sequence[NDArray[np.uint8]]) -> Parcel | None:
+        """A parcel of copies; None if there is no memory to be had, or none any more."""
+        extent = sum(_rounded(piece.size) for piece in pieces)
+        if self._closed or (self._content.size < extent and not self._grown(extent)):
             return None
-        if self._memory is None or len(self._memory) < size:
-            self._let_go()
-            try:
-                self._file = os.memfd_create("slrt-outbox", os.MFD_CLOEXEC)
-                os.ftruncate(self._file, size)
-                self._memory = mmap.mmap(self._file, size)
-            except OSError:  # a kernel or a container without them, or too many files are open
-                self._let_go()
-                return None
-            self._token = secrets.token_bytes(TOKEN_BYTES)
-            self._memory[:TOKEN_BYTES] = self._token
-        return self._memory
+        assert self._memory is not None
+        first, found = 0, []
+        for piece in pieces:
+            room = self._content[first : first + piece.size]
+            room[:] = piece
+            found.append((self._memory.whereabouts, ALIGNMENT + first, piece.size))
+            first += _rounded(piece.size)
+        return Parcel(pickled, tuple(found), stays=False)
 
-    def _let_go(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-        if self._file >= 0:
-            os.close(self._file)
-        self._memory, self._file = None, -1
+    def _grown(self, extent: int) -> bool:
+        self._memory, self._content = None, np.empty(0, np.uint8)
+        made = new_memory(extent)
+        if made is not None:
+            self._memory, self._content = made
+        return made is not None
 
 
 class Inbox:
     """The neighbours' memory, as far as parcels from there have come."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[bytes, mmap.mmap]] = {}
+        self._seen: dict[Whereabouts, mmap.mmap] = {}
         self._rooms: list[NDArray[np.uint8]] = []
 
     def opened(self, parcel: Parcel) -> Any:
-        """A copy of the part; OutOfSight if it cannot be had."""
-        sizes = parcel[5]
+        """The part, to be kept; OutOfSight if it cannot be had.
+
+        It is a copy, unless it stays where it is: then it must not be written to. Nobody else would
+        see that, but the pages written to would not show any more what is written there later.
+        """
+        if parcel.stays:
+            return self._part(parcel, np.asarray)
+        sizes = {size for _, _, size in parcel.pieces}
         self._rooms = [room for room in self._rooms if room.size in sizes]
         return self._part(parcel, self._copy)
 
     def seen(self, parcel: Parcel) -> Any:
         """The part where it is, which is there only as long as its sender holds it."""
-        return self._part(parcel, np.asarray)
+        return self._part(parcel, _unwritable)
 
     def _part(self, parcel: Parcel, taken: Callable[[NDArray[np.uint8]], Any]) -> Any:
-        pickled, sizes = parcel[4:]
-        whole = np.frombuffer(self._memory(parcel), np.uint8)
-        pieces = zip(_places(sizes), sizes, strict=True)
-        buffers = [taken(whole[first : first + size]) for first, size in pieces]
-        return pickle.loads(pickled, buffers=buffers)
+        buffers = []
+        for whereabouts, first, size in parcel.pieces:
+            memory = self._memory(whereabouts)
+            buffers.append(taken(np.frombuffer(memory, np.uint8, count=size, offset=first)))
+        return pickle.loads(parcel.pickled, buffers=buffers)
 
     def _copy(self, piece: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A copy in the room of an earlier one that nobody holds any more, if there is such a room.
@@ -152,49 +183,25 @@ class Inbox:
 
     def close(self) -> None:
         self._rooms.clear()
-        while self._seen:
-            _close(self._seen.popitem()[1][1])
+        self._forget(list(self._seen))
 
-    def _memory(self, parcel: Parcel) -> mmap.mmap:
-        process, file, length, token, _, _ = parcel
-        known, memory = self._seen.get(process, (b"", None))
-        if memory is not None and known == token:
-            return memory
-        if memory is not None:
-            del self._seen[process]
-            _close(memory)
-        try:
-            # Another process's file of that number may be a named pipe, at which one waits.
-            descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                if os.fstat(descriptor).st_size != length:
-                    raise OutOfSight
-                memory = mmap.mmap(descriptor, length, prot=mmap.PROT_READ)
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            raise OutOfSight from error
-        # Elsewhere the process of that number may be another one.
-        if memory[:TOKEN_BYTES] != token:
-            memory.close()
-            raise OutOfSight
-        self._seen[process] = token, memory
+    def _memory(self, whereabouts: Whereabouts) -> mmap.mmap:
+        memory = self._seen.pop(whereabouts, None) or whereabouts.opened()
+        self._seen[whereabouts] = memory  # as the last one
+        theirs = [other for other in self._seen if other.process == whereabouts.process]
+        self._forget(theirs[:-REMEMBERED])
         return memory
 
-
-def _close(memory: mmap.mmap) -> None:
-    with suppress(BufferError):  # somebody still looks at it: it will be closed after that
-        memory.close()
-
-
-def _places(sizes: Sequence[int]) -> Iterator[int]:
-    """Where each buffer begins, after the token."""
-    first = ALIGNMENT
-    for size in sizes:
-        yield first
-        first += -(-size // ALIGNMENT) * ALIGNMENT
+    def _forget(self, several: list[Whereabouts]) -> None:
+        for whereabouts in several:
+            with suppress(BufferError):  # somebody still looks at it: it will be closed after that
+                self._seen.pop(whereabouts).close()
 
 
-def _extent(sizes: Sequence[int]) -> int:
-    """Bytes of the token and of buffers of these sizes."""
-    return ALIGNMENT + sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
+def _unwritable(piece: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    piece.flags.writeable = False
+    return piece
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -4,7 +4,7 @@ In every round all workers wait for a few numbers from each other. Through dask'
 take a millisecond, mostly of the very cores that the kernels want; through a pipe a tenth of it.
 Each worker has a pipe, which its neighbours open through /proc and a thread of its own reads. What
 is too long for a letter lies in memory that both see (`neighbours.py`), and the letter says where;
-the answer tells when it was taken from there.
+the answer tells when it was taken from there, or found, if it stays there.
 
 Workers that cannot open each other's pipes send everything through sockets.
 """
@@ -25,7 +25,8 @@ from functools import partial
 from typing import Any
 
 from slrt_dask.engine.exchange import Letter
-from slrt_dask.engine.neighbours import OutOfSight, Parcel
+from slrt_dask.engine.neighbours import Parcel
+from slrt_dask.engine.seen_memory import OutOfSight
 from slrt_dask.errors import StateLost
 
 LONGEST = select.PIPE_BUF

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.exchange import Alone, Exchange
+from slrt_dask.engine.exchange import Exchange
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Overlapping(Program):
     """A program whose steps have a second half, which the large part of their sum does not need.
 
     Sums are pairs: what all workers have to know in full, and the rest, which is small. The former
-    travels while the second half is computed, and reaches the blocks without the message.
+    travels while the second half is computed, and reaches the blocks of several workers without the
+    message. Messages as `advance` makes them are complete: a lone worker's blocks get just these.
     """
 
     @abstractmethod
@@ -99,7 +100,11 @@ class Overlapping(Program):
 
     @abstractmethod
     def told(self, message: Any, shared: Any) -> Any:
-        """A message as blocks take it, given the part of the last sum that all workers know."""
+        """A message as blocks take it, given the part of the last sum that all workers know.
+
+        That part must not be written to, nor kept for longer than the next round: it may lie in
+        another worker's memory.
+        """
 
     def fused(self, block: Block, message: Any, total: Any) -> Any:
         """Both halves, where nothing travels meanwhile; not in turns, of which each visits all."""
@@ -125,23 +130,38 @@ def run_rounds(program: Program, contribute: Contribute, exchange: Exchange | No
 
     exchange : joins these blocks with those of other workers, each of which runs the same rounds
     """
-    others = exchange or Alone()
+    return (
+        _run_alone(program, contribute)
+        if exchange is None
+        else _run_with_others(program, contribute, exchange)
+    )
+
+
+def _run_with_others(program: Program, contribute: Contribute, others: Exchange) -> Any:
     message = program.first()
     heard = others.spread(program.sent(message))
     while not isinstance(heard, Finished):
-        if isinstance(program, Overlapping) and not others.is_alone:
+        if isinstance(program, Overlapping):
             total = _overlapped(program, heard, contribute, others)
         else:
             total = others.total(program.combine, contribute(program, heard, None))
         if others.is_root:
             message = program.advance(message, total)
-        # What is known here has not to be taken out of a message and put into it again.
-        whole = others.is_alone and isinstance(program, Overlapping)
-        heard = message if whole else others.spread(_sent(program, message))
+        heard = others.spread(_sent(program, message))
         if isinstance(program, Overlapping) and not isinstance(heard, Finished):
             heard = program.told(heard, total[0])
     others.settle()
     return message.outcome if others.is_root else None
+
+
+def _run_alone(program: Program, contribute: Contribute) -> Any:
+    """The same where nobody else has blocks."""
+    message, overlapping = program.first(), isinstance(program, Overlapping)
+    while not isinstance(message, Finished):
+        # What all workers know has not to be taken out of a message here, and put into it again.
+        heard = message if overlapping else program.sent(message)
+        message = program.advance(message, contribute(program, heard, None))
+    return message.outcome
 
 
 def _sent(program: Program, message: Any) -> Any:

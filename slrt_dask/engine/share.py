@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.engine import teamwork
 from slrt_dask.engine.assignment import Assignment, load_blocks
 from slrt_dask.engine.blas import SingleBlasThread
-from slrt_dask.engine.block import Block
+from slrt_dask.engine.block import Block, NewRoom
 from slrt_dask.engine.chains import Chain, divide, drain
 from slrt_dask.engine.costs import ROOMS
 from slrt_dask.engine.program import HandOver, Overlapping, Program, add_into
@@ -22,7 +23,6 @@ from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
 from slrt_dask.engine.spending import ShareSeconds, peak_bytes
 from slrt_dask.engine.support import Change, resupported
-from slrt_dask.engine.teamwork import OverlappingRound, Tournament
 from slrt_dask.errors import MemoryBudgetExceeded, StateLost
 
 REMEMBERED_ROUNDS = 1000
@@ -34,6 +34,7 @@ class Share:
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self._scratch, self._made = None, 0
+        self._new_room: NewRoom = np.empty
         self.seconds, self.peak_before = ShareSeconds(), peak_bytes()
         if assignment.streaming is not None:
             self._scratch = ScratchDirectory(assignment.streaming.directory)
@@ -68,8 +69,10 @@ class Share:
 
     def _contribution(self, program: Program, message: Any, hand_over: HandOver | None) -> Any:
         if isinstance(program, Overlapping):
+            if self._scratch is None and len(self._chains) == 1:
+                return teamwork.alone(program, message, self._chains[0], hand_over)
             if self._scratch is None:
-                team = OverlappingRound(program, message, self._chains, hand_over)
+                team = teamwork.OverlappingRound(program, message, self._chains, hand_over)
                 self._on_threads(team.take_part, team.abandon)
                 return team.outcome()
             # Blocks in files are not opened twice.
@@ -84,7 +87,7 @@ class Share:
         self, step: Callable[[Block, Any, Any], Any], program: Program, message: Any
     ) -> Any:
         """The sum of what all threads make of their blocks."""
-        sums = Tournament(len(self._chains), program.combine)
+        sums = teamwork.Tournament(len(self._chains), program.combine)
 
         def take_part(thread: int) -> None:
             chain = self._chains[thread]
@@ -135,6 +138,12 @@ class Share:
                 raise StateLost(f"run {run} was asked for after run {self._run}")
             self._run = run
             self.discard(discard)
+
+    def show_in(self, new_room: NewRoom) -> None:
+        """Have what other workers are to know made in rooms of this kind from now on."""
+        self._new_room = new_room
+        for chain in self._chains[:1]:
+            chain.buffers.new_room = new_room
 
     def contribute_to(
         self, run: int, program: Program, message: Any, hand_over: HandOver | None = None
@@ -225,9 +234,10 @@ class Share:
         largest = max((block.entries for block in self.blocks), default=0)
         rooms = 0 if self._scratch is None else ROOMS
         runs = divide(self.blocks, self.assignment.threads)
-        return [
-            Chain(run, [Room(largest) for _ in range(rooms)], shared=len(runs) > 1) for run in runs
-        ]
+        chains = [Chain(run, [Room(largest) for _ in range(rooms)]) for run in runs]
+        if chains:  # the others' sums are added to the first one's
+            chains[0].buffers.new_room = self._new_room
+        return chains
 
     def _refuse_long_slices(self) -> None:
         """A slice is never cut, so one that is too long for its room cannot be streamed."""

@@ -14,6 +14,10 @@ from typing import Any
 
 import distributed
 
+SEND_SECONDS = 0.001
+"""How long a client may collect messages to the scheduler, while a fit has it. Dask's 10 ms are for
+thousands of tasks; a fit submits a few, right after it has let go of the last ones, and waits."""
+
 
 class Submitter:
     """Submits tasks under names that read well on a dashboard: slrt-<label>."""
@@ -21,9 +25,11 @@ class Submitter:
     def __init__(self, client: distributed.Client) -> None:
         self._client = client
         self._kept: dict[str, Any] = {}
+        self._hastened: tuple[Any, float] | None = None
 
     def submit(self, label: str, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
         """One task on one worker; its future."""
+        self._hasten()
         self._keep_group(label, worker)
         return self._submit(label, worker, task, *arguments)
 
@@ -37,8 +43,18 @@ class Submitter:
         return [futures[key] for key in named]
 
     def forget(self) -> None:
-        """Let go of what was kept."""
+        """Let go of what was kept, and of the client."""
         self._kept.clear()
+        if self._hastened is not None:
+            sending, seconds = self._hastened
+            sending.interval, self._hastened = seconds, None
+
+    def _hasten(self) -> None:
+        """Have messages sent soon; a connection that was made anew has yet to be told."""
+        sending = self._client.scheduler_comm
+        if sending is not None and sending.interval > SEND_SECONDS:
+            self._hastened = sending, sending.interval
+            sending.interval = SEND_SECONDS
 
     def _keep_group(self, label: str, worker: str) -> None:
         if label not in self._kept:

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import distributed
+import numpy as np
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
 
 from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.exchange import (
     EARLY,
-    Alone,
     Arrival,
     Exchange,
     Letter,
@@ -29,9 +29,10 @@ from slrt_dask.engine.exchange import (
     TimedExchange,
     TreeExchange,
 )
-from slrt_dask.engine.neighbours import Inbox, Outbox, OutOfSight, Parcel
+from slrt_dask.engine.neighbours import Inbox, Outbox, Parcel
 from slrt_dask.engine.post import Address, Answer, Post, opened_post
 from slrt_dask.engine.program import HandOver, Program, run_rounds
+from slrt_dask.engine.seen_memory import OutOfSight
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.wire import aligned
 from slrt_dask.errors import StateLost
@@ -190,14 +191,16 @@ def run_program(
     share.begin(run, discard)
     plugin.begin(worker.get_current_task(), run)
     distributed.secede()
-    exchange: Exchange = Alone()
+    exchange: Exchange | None = None
     if len(workers) > 1:
         send = partial(_send, worker, plugin, workers)
         place = workers.index(worker.address)
-        plugin.neighbours |= dict.fromkeys(_strangers(worker, workers))
+        strangers = _strangers(worker, workers)
+        plugin.neighbours |= dict.fromkeys(strangers)
+        share.show_in(plugin.outbox.room if len(strangers) < len(workers) - 1 else np.empty)
         tree = TreeExchange(plugin.mailbox, send, run, place, len(workers))
         exchange = TimedExchange(tree, share.seconds.add_exchange)
-    shared = exchange.spread(program)
+    shared = program if exchange is None else exchange.spread(program)
 
     def contribute(program: Program, message: Any, hand_over: HandOver | None) -> Any:
         return share.contribute_to(run, program, aligned(message), hand_over)

@@ -105,6 +105,25 @@ def _same_sum(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
     return left[0], add_into(left[1], right[1])
 
 
+def alone(program: Overlapping, message: Any, chain: Chain, hand_over: HandOver | None) -> Any:
+    """A round by the only thread there is, as `OverlappingRound` and its outcome."""
+    blocks: list[Block] = list(chain.opened())
+    parts = []
+    for turn in program.turns(message, blocks, 1) or (message,):
+        part: Any = None
+        for block in blocks:
+            part = program.step(block, turn, part)
+        parts.append(part)
+    shared, rest = reduce(_same_sum, parts)
+    if hand_over is None:
+        rest = add_into(rest, program.known_of(shared))
+    else:
+        hand_over(shared)
+    for block in blocks:
+        rest = program.follow(block, message, rest)
+    return (shared, rest) if hand_over is None else rest
+
+
 class OverlappingRound:
     """One round of an overlapping program on chains of blocks in memory."""
 

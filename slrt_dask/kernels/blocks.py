@@ -9,6 +9,7 @@ each slice, so that one small buffer serves them all.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class BlockIndex:
     def slices(self) -> int:
         return len(self.starts) - 1
 
-    @property
+    @cached_property
     def local_modes(self) -> tuple[int, ...]:
         """The modes whose fibres do not leave a slice."""
         return tuple(k for k in range(len(self.shape)) if k != self.slab_mode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 
+import distributed
 import numpy as np
 import pytest
 
@@ -13,11 +14,12 @@ from slrt_dask.dual.lanczos import WIDTH
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.dual.writing import write_dual_partitions
-from slrt_dask.engine import assignment, block, exchange, neighbours, post, prepare
+from slrt_dask.engine import assignment, block, cluster, exchange, neighbours, post, prepare
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.seen_memory import OutOfSight
 from slrt_dask.engine.tasks import SharePlugin
 from slrt_dask.errors import StateLost, StoreCorrupt
 from slrt_dask.kernels import crossing
@@ -163,7 +165,7 @@ def share_memory_from(size, *, seen):
 
 
 def out_of_sight(inbox, parcel):
-    raise neighbours.OutOfSight
+    raise OutOfSight
 
 
 def too_long(*letter):
@@ -175,10 +177,10 @@ def share_memory_as(before):
 
 
 def neighbourhood(dask_worker):
-    """Bytes in a worker's outbox, and how many neighbours it cannot reach but by sockets."""
+    """Of a worker's outbox the bytes, and rooms; neighbours it cannot reach but by sockets."""
     (plugin,) = [p for p in dask_worker.plugins.values() if isinstance(p, SharePlugin)]
-    memory = plugin.outbox._memory
-    return 0 if memory is None else len(memory), list(plugin.neighbours.values()).count(None)
+    outbox, strangers = plugin.outbox, list(plugin.neighbours.values()).count(None)
+    return outbox._content.size, len(outbox._rooms), strangers
 
 
 @pytest.mark.parametrize("seen", [True, False])
@@ -192,11 +194,98 @@ def test_parts_that_go_through_memory_give_the_local_results(
         with ClusterEngine(store, process_client) as engine:
             found = results(engine, dense, validated=False, certified=False)
             assert_same(found, {name: wanted[name] for name in found})
-            outboxes, strangers = zip(*process_client.run(neighbourhood).values(), strict=True)
+            told = process_client.run(neighbourhood).values()
+            outboxes, rooms, strangers = zip(*told, strict=True)
     finally:
         process_client.run(share_memory_as, next(iter(before.values())))
     assert all(size > 0 for size in outboxes)
+    assert all(count > 0 for count in rooms)
     assert strangers == ((0, 0) if seen else (1, 1))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_that_are_used_where_they_lie_give_the_local_results(
+    threads, store_of, reference, open_client, monkeypatch
+):
+    """Along a chain of three workers, of which the middle one passes on the first one's sums."""
+    monkeypatch.setattr(exchange, "FAN_IN", 1)
+    monkeypatch.setattr(neighbours, "SMALLEST", 1)
+    monkeypatch.setattr(post.Post, "send", too_long)
+    kept, opened = [], neighbours.Inbox.opened
+
+    def counted(inbox, parcel):
+        kept.append(parcel.stays)
+        return opened(inbox, parcel)
+
+    monkeypatch.setattr(neighbours.Inbox, "opened", counted)
+    dense, _, wanted = reference(3)
+    store = store_of(dense.mask, dense.values, parts=7)
+    options = {"n_workers": 3, "processes": False, "protocol": "tcp", "threads_per_worker": threads}
+    # Closed at once: its threads draw random numbers, which disturbs tests that are made of them.
+    with (
+        open_client(**options) as client,
+        client.cluster,
+        ClusterEngine(store, client) as engine,
+    ):
+        assert len(engine._workers) == 3
+        found = results(engine, dense, validated=False, certified=False)
+    assert_same(found, {name: wanted[name] for name in found})
+    assert set(kept) == {True, False}
+
+
+# ---- tasks ----------------------------------------------------------------------------------
+
+
+def numbered(number):
+    return number
+
+
+def waiting(name):
+    assert distributed.Event(name).wait(60.0)
+
+
+def failing():
+    raise ArithmeticError("on a worker")
+
+
+def test_results_come_in_order_however_many_are_asked_for_at_once(
+    store_of, thread_client, monkeypatch
+):
+    dense = dense_problem(3)
+    monkeypatch.setattr(cluster, "AT_ONCE", 3)
+    with ClusterEngine(store_of(dense.mask, dense.values, parts=3), thread_client) as engine:
+        places = engine._workers * 3
+        futures = [engine._submit("number", at, numbered, n) for n, at in enumerate(places)]
+        assert engine._results(futures) == list(range(9))
+        assert engine._results(futures, wanted=1) == [0]
+        assert engine._results([]) == []
+
+
+def test_a_task_that_fails_is_not_waited_for_behind_another(store_of, thread_client):
+    dense, name = dense_problem(3), "waited for"
+    wanted = distributed.Event(name, thread_client)
+    with ClusterEngine(store_of(dense.mask, dense.values, parts=3), thread_client) as engine:
+        first, second, _ = engine._workers
+        with thread_client.as_current():
+            futures = [
+                engine._submit("wait", first, waiting, name),
+                engine._submit("fail", second, failing),
+            ]
+        try:
+            with pytest.raises(ArithmeticError, match="on a worker"):
+                engine._results(futures, wanted=1)
+            assert not futures[0].done()
+        finally:
+            wanted.set()
+
+
+def test_a_client_is_left_as_it_was(store_of, thread_client):
+    dense, sending = dense_problem(3), thread_client.scheduler_comm
+    before = sending.interval
+    with ClusterEngine(store_of(dense.mask, dense.values), thread_client) as engine:
+        engine.run(NormOfObservations())
+        assert sending.interval < before
+    assert sending.interval == before
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])

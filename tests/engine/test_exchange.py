@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slrt_dask.engine import exchange
-from slrt_dask.engine.exchange import Alone, Mailbox, TreeExchange
+from slrt_dask.engine.exchange import Mailbox, TreeExchange
 from slrt_dask.errors import StateLost
 
 ROUNDS = 4
@@ -104,13 +104,6 @@ def test_nobody_sends_to_more_than_its_children_and_its_parent(monkeypatch):
     for worker in workers:
         worker.spread("next" if worker.is_root else None)
     assert sorted(sent) == [((place - 1) // 2, place) for place in range(1, 7)]
-
-
-def test_whoever_is_alone_has_the_total_and_the_message():
-    alone = Alone()
-    assert alone.is_root
-    assert alone.total(operator.add, 5) == 5
-    assert alone.spread("next") == "next"
 
 
 def test_a_part_that_came_before_it_was_asked_for_is_kept():

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from slrt_dask.engine import post as post_module
-from slrt_dask.engine.neighbours import Outbox, OutOfSight
+from slrt_dask.engine.neighbours import Outbox
 from slrt_dask.engine.post import LONGEST, Post, opened_post
+from slrt_dask.engine.seen_memory import OutOfSight
 from slrt_dask.errors import StateLost
+from tests.engine.helpers import links_of_open_files
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux's /proc")
 PATIENCE = 10.0
@@ -49,8 +51,10 @@ def offices():
         office.post.close()
 
 
-def open_files():
-    return len(os.listdir("/proc/self/fd"))
+def open_at(*posts):
+    """How many open files are these posts' pipes; other threads of the process have files too."""
+    pipes = [f"pipe:[{post.address[2]}]" for post in posts]
+    return sum(links_of_open_files().count(pipe) for pipe in pipes)
 
 
 def refuse(*_):
@@ -140,10 +144,10 @@ def test_a_pipe_that_is_not_what_the_address_says_is_out_of_sight(change, office
             "file": (process, file.fileno(), inode, token),
             "inode": (process, number, inode + 1, token),
         }[change]
-        before = open_files()
+        before = open_at(other.post)
         with pytest.raises(OutOfSight):
             one.post.send(wrong, LETTER, "part")
-        assert open_files() == before
+        assert (before, open_at(other.post)) == (2, 2)  # to read it, and to keep it open
     assert other.came.empty()
 
 
@@ -156,12 +160,12 @@ def test_whoever_writes_to_a_post_that_was_closed_is_told(offices):
 
 
 def test_a_closed_post_leaves_no_files_and_sends_nothing(offices):
-    before = open_files()
     one, other = Office(), Office()
     assert one.post.send(other.post.address, LETTER, "part")
+    assert open_at(one.post, other.post) == 5
     for office in (one, other, one):
         office.post.close()
-    assert open_files() == before
+    assert open_at(one.post, other.post) == 0
     with pytest.raises(OutOfSight):
         one.post.send(other.post.address, LETTER, "part")
 
@@ -176,13 +180,21 @@ def test_what_is_not_a_letter_ends_the_post_and_says_so(offices):
 
 
 def test_a_system_without_such_pipes_has_no_post(monkeypatch):
-    before = open_files()
+    made, pipe2 = [], os.pipe2
+
+    def noted(flags):
+        reading, writing = pipe2(flags)
+        made.append(os.readlink(f"/proc/self/fd/{reading}"))
+        return reading, writing
+
+    monkeypatch.setattr(post_module.os, "pipe2", noted)
     monkeypatch.setattr(post_module.os, "open", lambda *_: (_ for _ in ()).throw(OSError()))
     assert opened_post(refuse, refuse, refuse) is None
     monkeypatch.delattr(post_module.os, "pipe2")
     assert opened_post(refuse, refuse, refuse) is None
     monkeypatch.undo()
-    assert open_files() == before
+    (pipe,) = made
+    assert pipe not in links_of_open_files()
 
 
 OTHER = """
