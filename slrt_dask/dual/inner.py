@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.inner_rounds import NO_SUMS, InnerOutcome, Round, Strip, Sums, missed_value
+from slrt_dask.dual.inner_rounds import NO_SUMS, InnerOutcome, Round, Sums, missed_value
+from slrt_dask.dual.iteration import SharedIteration
+from slrt_dask.dual.layout import layout_of
 from slrt_dask.dual.operator import (
     Factors,
     Matrix,
@@ -28,14 +30,16 @@ from slrt_dask.dual.operator import (
     aligned,
     crossing_sums,
 )
-from slrt_dask.engine.block import VALUES, Block, Vector
-from slrt_dask.engine.program import Finished, Overlapping
+from slrt_dask.engine.block import VALUES, Block, Buffers, Vector
+from slrt_dask.engine.program import Finished, Overlapping, Place
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import crossing, vectors
 from slrt_dask.kernels.rows import lanes_for
 
 SUMS = ("even sums", "odd sums")
 """Rooms for the fibre sums of every other iteration: one is read while the next is made."""
+LAYOUT = "layout"
+"""What the kernels of a solve's iterations are told of where things are."""
 SWEEPING = ("begin", "residual", "iterate", "resume")
 """Rounds that end with a product with the operator."""
 COMPLETING = ("residual", "iterate", "finish")
@@ -68,16 +72,14 @@ class ConjugateGradient(Overlapping):
 
     # ---- on a block -------------------------------------------------------------------------
 
-    def step(self, block: Block, message: Round | Strip, total: Sums | None) -> Sums:
-        if isinstance(message, Strip):
-            return self._iterate_strip(block, message, total)
+    def step(self, block: Block, message: Round, total: Sums | None) -> Sums:
         if message.phase == "begin":
             return self._begin(block, total)
         if message.phase == "measure":
             _let_go_of_sums(block)
             return self._measure(block, block.vector("r"), total)
         if message.phase == "iterate":
-            return self._iterate_block(block, message, total)
+            return self._iterate(block, message, total)
         if message.phase == "finish":
             self._conjugate_step(block, message)
             _let_go_of_sums(block)
@@ -121,66 +123,46 @@ class ConjugateGradient(Overlapping):
         else:
             vectors.conjugate_steps(*changing, w, message.alpha, message.beta, *message.before)
 
-    def turns(self, message: Round, blocks: Sequence[Block], threads: int) -> Sequence[Strip]:
+    def shared(self, message: Round, places: Sequence[Place]) -> SharedIteration | None:
         if message.phase != "iterate":
-            return ()
-        indices = [block.index for block in blocks]
-        borders = crossing.strip_borders(
-            indices[0].buffer_rows[self.slab_mode], self.factors.width(self.slab_mode),
-            sum(index.entries for index in indices), sum(index.slices for index in indices),
-            threads,
-        )  # fmt: skip
-        if len(borders) <= 2 or any(block.strips(borders) is None for block in blocks):
-            return ()
-        sums = self._room_for_sums(blocks[0], message)
-        return [Strip(message, borders, number, sums) for number in range(len(borders) - 1)]
+            return None
+        buffers = places[0].buffers
+        layout = buffers.made(LAYOUT, lambda: layout_of(places, self.factors, self.solution))
+        if layout is None:
+            return None
+        sums = self._room_for_sums(buffers, int(layout.strips.borders[-1]), message)
+        return SharedIteration(
+            layout, message, self.factors, self.weights, self.slab_mode, self.shift, sums
+        )
 
-    def _iterate_strip(self, block: Block, strip: Strip, total: Sums | None) -> Sums:
-        bounds, number = block.strips(strip.borders), strip.number
-        assert bounds is not None
-        cleared = strip.borders[number : number + 2] if total is None else (0, 0)
-        runs = bounds[number], bounds[number + 1]
-        return self._iterate(block, strip.message, runs, strip.sums, cleared, total)
-
-    def _iterate_block(self, block: Block, message: Round, total: Sums | None) -> Sums:
-        sums = self._room_for_sums(block, message) if total is None else total[0]
-        cleared, starts = (0, len(sums) if total is None else 0), block.index.starts
-        return self._iterate(block, message, (starts[:-1], starts[1:]), sums, cleared, total)
-
-    def _iterate(
-        self,
-        block: Block,
-        message: Round,
-        runs: tuple[NDArray[np.int64], NDArray[np.int64]],
-        sums: Matrix,
-        cleared: tuple[int, ...],
-        total: Sums | None,
-    ) -> Sums:
-        """A step and the next one's sweep, but for the local modes; all in one pass.
-
-        runs, cleared : see `crossing.crossing_step`;  sums : room for the new fibre sums
-        """
-        index, mode = block.index, self.slab_mode
+    def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
+        """A step and the next one's sweep, but for the local modes; all in one pass."""
+        index, mode, factor = block.index, self.slab_mode, self.factors.padded[self.slab_mode]
+        lanes, moves = lanes_for(self.factors.width(mode)), message.before is not None
         assert message.sums is not None
-        x, p = None, None
-        if message.before is not None:
-            x, p = block.changing(self.solution), block.changing("p")
+        if total is None:
+            sums = self._room_for_sums(block.buffers, index.buffer_rows[mode], message)
+            crossing.clear_fibres(sums, 0, len(sums), lanes)
+        else:
+            sums = total[0]
+        r = block.changing("r")
+        x, p = (block.changing(name) if moves else r for name in (self.solution, "p"))
         rr = crossing.crossing_step(
-            *runs, index.rows[mode], index.fibres[mode], message.sums, self.factors.padded[mode],
-            lanes_for(self.factors.width(mode)), self.weights[mode], block.changing("r"),
-            block.changing("s"), block.vector("w"), message.alpha, message.beta, sums, cleared,
-            x, p, *(message.before or (0.0, 0.0)),
+            index.starts[:-1], index.starts[1:], index.rows[mode], index.fibres[mode],
+            message.sums, factor, lanes, self.weights[mode], r, block.changing("s"),
+            block.vector("w"), message.alpha, message.beta, sums, moves, x, p,
+            *(message.before or (0.0, 0.0)),
         )  # fmt: skip
         return self._swept(sums, rr, total)
 
-    def _room_for_sums(self, block: Block, message: Round) -> Matrix:
+    def _room_for_sums(self, buffers: Buffers, fibres: int, message: Round) -> Matrix:
         """Room for an iteration's fibre sums, where those of the last but one have been.
 
         New memory for them in every iteration costs as much as adding them up. Nobody looks at the
         old ones any more: all workers have told what they made of them.
         """
-        shape = (block.index.buffer_rows[self.slab_mode], self.factors.width(self.slab_mode))
-        return block.buffers.seen(SUMS[message.iteration % 2], shape)
+        shape = (fibres, self.factors.width(self.slab_mode))
+        return buffers.seen(SUMS[message.iteration % 2], shape)
 
     def _sweep(self, block: Block, r: Vector, rr: float, total: Sums | None) -> Sums:
         sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
@@ -284,5 +266,5 @@ class ConjugateGradient(Overlapping):
 
 
 def _let_go_of_sums(block: Block) -> None:
-    for key in SUMS:
+    for key in (*SUMS, LAYOUT):
         block.buffers.let_go(key)

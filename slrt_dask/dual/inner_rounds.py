@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,18 +60,6 @@ class Round:
         if self.phase == "iterate" and self.before is None:
             return self.alpha, self.beta
         return None
-
-
-class Strip(NamedTuple):
-    """A turn of an iteration: its part in one strip of the slab mode's fibres.
-
-    borders : of all strips (`crossing.strip_borders`);  sums : room for the new fibre sums
-    """
-
-    message: Round
-    borders: tuple[int, ...]
-    number: int
-    sums: Matrix
 
 
 Sums = tuple[Matrix, NDArray[np.float64]]

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,7 @@ class Coupling:
         )
 
 
+Made = TypeVar("Made")
 NewRoom = Callable[[tuple[int, ...]], NDArray[np.float64]]
 """Makes room for numbers."""
 
@@ -116,6 +117,7 @@ class Buffers:
     new_room: NewRoom = np.empty
     _held: dict[tuple[int, str], NDArray[np.float64]] = field(default_factory=dict)
     _arrays: dict[Hashable, NDArray[Any]] = field(default_factory=dict)
+    _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def room(self, mode: int, name: str, rows: int, width: int) -> NDArray[np.float64]:
         held = self._held.get((mode, name))
@@ -138,9 +140,17 @@ class Buffers:
             held = self._arrays[key] = self.new_room(shape)
         return held
 
+    def made(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Something small that is made once and kept until it is let go."""
+        if key not in self._made:
+            self._made[key] = make()
+        kept: Made = self._made[key]
+        return kept
+
     def let_go(self, key: Hashable) -> None:
-        """Keep no more room for a key."""
+        """Keep no more room, nor what was made, for a key."""
         self._arrays.pop(key, None)
+        self._made.pop(key, None)
 
     @property
     def nbytes(self) -> int:
@@ -230,8 +240,11 @@ class Block:
         """
         index, held = self.index, self._strips
         if held is None or held[0] is not index or held[1] != borders:
-            fibres = index.fibres[index.slab_mode]
-            bounds = strip_bounds(index.starts, fibres, np.array(borders))
+            if len(borders) == 2:  # all of them, in whatever order
+                bounds = np.stack([index.starts[:-1], index.starts[1:]])
+            else:
+                fibres = index.fibres[index.slab_mode]
+                bounds = strip_bounds(index.starts, fibres, np.array(borders))
             held = self._strips = index, borders, bounds
         return held[2] if len(held[2]) else None
 

@@ -9,11 +9,11 @@ travel to workers, so they hold only small things: factors, names, tolerances.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from slrt_dask.engine.block import Block
+from slrt_dask.engine.block import Block, Buffers
 from slrt_dask.engine.exchange import Exchange
 
 
@@ -66,6 +66,40 @@ class OneRound(Program):
         return Finished(total)
 
 
+class Place(Protocol):
+    """What a thread has."""
+
+    buffers: Buffers
+
+    def opened(self) -> Iterable[Block]:
+        """Its blocks."""
+
+
+class SharedStep(Protocol):
+    """A round's steps on all blocks of a place, of which threads take one turn after the other.
+
+    How many threads there are, and who takes which turn, does not change what is summed.
+    follows : whether second halves are shared so as well
+    """
+
+    follows: bool
+
+    def step(self, thread: int) -> bool:
+        """Take turns of the first halves until there are none; whether this thread did the last."""
+
+    def total(self) -> tuple[Any, Any]:
+        """The sum of the first halves, when all of them are done."""
+
+    def follow(self, thread: int) -> None:
+        """Wait until the first halves are done, and take turns of the second ones."""
+
+    def rest(self) -> Any:
+        """The sum of the second halves, when all of them are done."""
+
+    def give_up(self) -> None:
+        """Have nobody wait any more, nor take another turn."""
+
+
 class Overlapping(Program):
     """A program whose steps have a second half, which the large part of their sum does not need.
 
@@ -89,14 +123,13 @@ class Overlapping(Program):
         Made once, by whoever completes the sum, while others still compute.
         """
 
-    def turns(self, message: Any, blocks: Sequence[Block], threads: int) -> Sequence[Any]:
-        """Messages of turns that threads may take, each of which goes through all these blocks.
+    def shared(self, message: Any, places: Sequence[Place]) -> SharedStep | None:
+        """The steps of a round as something that threads share, for which there may be a way.
 
-        No two of them may touch the same numbers, and all return one and the same large part.
-        There are none where first halves cannot be cut so, and then every thread goes through its
-        own blocks.
+        There is none where steps are not alike, and then every thread goes through its own blocks.
+        places : every thread's blocks and room
         """
-        return ()
+        return None
 
     @abstractmethod
     def told(self, message: Any, shared: Any) -> Any:
@@ -107,7 +140,7 @@ class Overlapping(Program):
         """
 
     def fused(self, block: Block, message: Any, total: Any) -> Any:
-        """Both halves, where nothing travels meanwhile; not in turns, of which each visits all."""
+        """Both halves, where nothing travels meanwhile."""
         shared, rest = self.step(block, message, total)
         return shared, self.follow(block, message, rest)
 

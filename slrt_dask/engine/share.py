@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from slrt_dask.engine import teamwork
 from slrt_dask.engine.assignment import Assignment, load_blocks
 from slrt_dask.engine.blas import SingleBlasThread
 from slrt_dask.engine.block import Block, NewRoom
-from slrt_dask.engine.chains import Chain, divide, drain
+from slrt_dask.engine.chains import Chain, divide
 from slrt_dask.engine.costs import ROOMS
+from slrt_dask.engine.crew import Crew
 from slrt_dask.engine.program import HandOver, Overlapping, Program, add_into
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
@@ -46,7 +47,7 @@ class Share:
             self._remove_scratch()
             raise
         self._single = SingleBlasThread() if assignment.tiles else None
-        self._pool = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
+        self._crew = Crew(assignment.threads - 1)
         self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
         self._run = -1
         self.round_seconds: deque[float] = deque(maxlen=REMEMBERED_ROUNDS)
@@ -69,11 +70,9 @@ class Share:
 
     def _contribution(self, program: Program, message: Any, hand_over: HandOver | None) -> Any:
         if isinstance(program, Overlapping):
-            if self._scratch is None and len(self._chains) == 1:
-                return teamwork.alone(program, message, self._chains[0], hand_over)
             if self._scratch is None:
                 team = teamwork.OverlappingRound(program, message, self._chains, hand_over)
-                self._on_threads(team.take_part, team.abandon)
+                self._crew.run(team.take_part, len(self._chains), team.abandon)
                 return team.outcome()
             # Blocks in files are not opened twice.
             shared, rest = self._summed(program.fused, program, message)
@@ -94,7 +93,7 @@ class Share:
             part = chain.run(lambda block, total: step(block, message, total), self._background)
             sums.arrive(thread, part)
 
-        self._on_threads(take_part)
+        self._crew.run(take_part, len(self._chains))
         return sums.whole
 
     @property
@@ -103,30 +102,6 @@ class Share:
         if self._scratch is None:
             return 0.0
         return sum(chain.waited for chain in self._chains) / len(self._chains)
-
-    def _on_threads(
-        self, take_part: Callable[[int], None], abandon: Callable[[], None] = lambda: None
-    ) -> None:
-        """Let every thread take part, they being numbered as their chains are.
-
-        abandon : is called after an error or an interrupt, and ends what threads wait for
-        """
-        running: list[Future[None]] = []
-        try:
-            # This thread takes the first chain itself: it is awake already, and a scheduler that
-            # sees it running puts the others on other cores.
-            others = range(1, len(self._chains))
-            running.extend(self._pool.submit(take_part, thread) for thread in others)
-            take_part(0)
-            for future in running:
-                future.result()
-        except BaseException:
-            abandon()
-            raise
-        finally:
-            # After an error or an interrupt no thread may still be writing to the blocks.
-            if running:
-                drain(running)
 
     def begin(self, run: int, discard: tuple[str, ...] = ()) -> None:
         """Start a run of rounds; an earlier one that may still go on is over with it.
@@ -208,9 +183,9 @@ class Share:
 
     def close(self) -> None:
         """Let go of everything, after the round that may still be running."""
-        # A pool that is shut down under a round leaves it waiting for ever for what was cancelled.
+        # A crew that is sent away under a round leaves it waiting for ever.
         with self._busy:
-            self._pool.shutdown(wait=True)
+            self._crew.close()
             self._background.shutdown(wait=True)
             self.blocks, self._chains = [], []
             self._remove_scratch()

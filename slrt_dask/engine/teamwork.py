@@ -1,16 +1,15 @@
 """How the threads of a share make one round together, so that none of them waits for another.
 
-A core is slower now and then, and threads are woken late. So the first halves of an overlapping
-program's steps are cut into turns, if the program can do that, and threads take one after the
-other; what cannot be cut so is done by each thread for its own blocks, and the sums are added two
-by two by whoever comes second. Second halves are cut into pieces, of which every thread takes the
-next one, first its own, then those of others. What is added to what, and in which order, is fixed
-all the same: sums can be repeated to the last bit.
+A core is slower now and then, and threads are woken late. So an overlapping program's steps are
+cut into turns, if the program can do that, of which threads take one after the other. Else first
+halves are done by each thread for its own blocks, and the sums added two by two by whoever comes
+second; and second halves are cut into pieces, of which every thread takes the next one, first its
+own, then those of others. What is added to what, and in which order, is fixed all the same, so that
+sums can be repeated to the last bit.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.chains import Chain
-from slrt_dask.engine.program import HandOver, Overlapping, add_into
+from slrt_dask.engine.program import HandOver, Overlapping, SharedStep, add_into
 
 
 class Tournament:
@@ -100,30 +99,6 @@ class Pieces:
         return None
 
 
-def _same_sum(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The sum of two turns, which have one large part; only the rests are different."""
-    return left[0], add_into(left[1], right[1])
-
-
-def alone(program: Overlapping, message: Any, chain: Chain, hand_over: HandOver | None) -> Any:
-    """A round by the only thread there is, as `OverlappingRound` and its outcome."""
-    blocks: list[Block] = list(chain.opened())
-    parts = []
-    for turn in program.turns(message, blocks, 1) or (message,):
-        part: Any = None
-        for block in blocks:
-            part = program.step(block, turn, part)
-        parts.append(part)
-    shared, rest = reduce(_same_sum, parts)
-    if hand_over is None:
-        rest = add_into(rest, program.known_of(shared))
-    else:
-        hand_over(shared)
-    for block in blocks:
-        rest = program.follow(block, message, rest)
-    return (shared, rest) if hand_over is None else rest
-
-
 class OverlappingRound:
     """One round of an overlapping program on chains of blocks in memory."""
 
@@ -136,54 +111,57 @@ class OverlappingRound:
     ) -> None:
         self._program, self._message, self._chains = program, message, chains
         self._hand_over = hand_over
-        self._blocks = [block for chain in chains for block in chain.opened()]
-        self._turns = program.turns(message, self._blocks, len(chains))
-        self._next_turn = itertools.count()
-        combine = _same_sum if self._turns else program.combine
-        self._sums = Tournament(len(self._turns or chains), combine)
-        self._pieces = Pieces(len(chains))
-        self._whole: Any = None
+        self._whole: tuple[Any, Any] | None = None
+        self._shared = program.shared(message, chains)
+        if self._shared is None:
+            self._sums = Tournament(len(chains), program.combine)
+        self._pieces: Pieces | None = None
+        if self._shared is None or not self._shared.follows:
+            self._pieces = Pieces(len(chains))
         self._rests: dict[tuple[int, int], Any] = {}
 
     def take_part(self, thread: int) -> None:
         """What one thread does: first halves of steps, and then second ones of any block."""
         try:
-            if self._turns:
-                self._take_turns()
-            else:
+            if self._shared is None:
                 self._go_through_own_blocks(thread)
-            self._take_pieces(thread)
+            else:
+                self._take_turns(self._shared, thread)
+            if self._pieces is not None:
+                self._take_pieces(self._pieces, thread)
         except BaseException:
             self.abandon()  # or others would wait for ever
             raise
 
-    def _take_turns(self) -> None:
-        turns = self._turns
-        while (number := next(self._next_turn)) < len(turns) and not self._pieces.abandoned:
-            part = None
-            for block in self._blocks:
-                part = self._program.step(block, turns[number], part)
-            if self._sums.arrive(number, part):
+    def _take_turns(self, shared: SharedStep, thread: int) -> None:
+        if shared.step(thread):
+            if self._pieces is not None:
                 for owner, chain in enumerate(self._chains):
                     self._pieces.offer(owner, chain.pieces)
-                self._complete(*self._sums.whole)
+            self._complete(*shared.total())
+        if self._pieces is None:
+            shared.follow(thread)
 
     def _go_through_own_blocks(self, thread: int) -> None:
         program, message, chain = self._program, self._message, self._chains[thread]
         part = chain.over(lambda block, total: program.step(block, message, total))
+        assert self._pieces is not None
         self._pieces.offer(thread, chain.pieces)
         if self._sums.arrive(thread, part):
             self._complete(*self._sums.whole)
 
-    def _take_pieces(self, thread: int) -> None:
-        while taken := self._pieces.take(thread):
+    def _take_pieces(self, pieces: Pieces, thread: int) -> None:
+        while taken := pieces.take(thread):
             number, piece = taken
             piece.buffers = self._chains[thread].buffers
             self._rests[number] = self._program.follow(piece, self._message, None)
 
     def abandon(self) -> None:
         """Let threads end soon that wait for others; there will be no outcome."""
-        self._pieces.abandon()
+        if self._shared is not None:
+            self._shared.give_up()
+        if self._pieces is not None:
+            self._pieces.abandon()
 
     def _complete(self, shared: Any, rest: Any) -> None:
         if self._hand_over is None:
@@ -194,6 +172,12 @@ class OverlappingRound:
 
     def outcome(self) -> Any:
         """The sum when every thread has taken part; only its rest if the large part is away."""
+        assert self._whole is not None
         shared, rest = self._whole
-        rest = reduce(add_into, (self._rests[number] for number in sorted(self._rests)), rest)
+        if self._pieces is None:
+            assert self._shared is not None
+            rest = add_into(rest, self._shared.rest())
+        else:
+            parts = (self._rests[number] for number in sorted(self._rests))
+            rest = reduce(add_into, parts, rest)
         return (shared, rest) if self._hand_over is None else rest

@@ -21,12 +21,13 @@ from slrt_dask.kernels.rows import (
     row_product,
 )
 from slrt_dask.kernels.sweeps import AHEAD
+from slrt_dask.kernels.turns import DONE, GIVEN_UP, TAKEN, count_of, count_up, vector_at
 
 STRIP_BYTES = 2**20
 """Of fibre sums in the largest strip; an iteration reads one such and writes another."""
 VISITS = 4
 """How often entries must come back to a fibre, on average, for a cache to be of use."""
-SHARES = 4
+SHARES = 8
 """Of a thread's part of all fibres, how much the smallest strips are; it waits for the last one."""
 SHORTEST = 32
 """Entries that a strip must have in a slice, on average: each such run begins anew."""
@@ -74,7 +75,7 @@ def strip_bounds(starts, fibres, borders):
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def crossing_step(
     firsts, stops, rows, fibres, sums, factor, lanes, weight, r, s, w, alpha, beta,
-    new_sums, cleared, x, p, alpha_before, beta_before,
+    new_sums, moves, x, p, alpha_before, beta_before,
 ):  # fmt: skip
     """All that an iteration of conjugate gradients does between two local products, in one pass.
 
@@ -83,13 +84,11 @@ def crossing_step(
     slice all entries have one row.
 
     firsts, stops : (slices,) the entries of every slice that this is done for
-    cleared : two fibre numbers between which the new sums are zero before, whatever they were
-    x, p : None if they are left for the next step, which then moves them by both
-        (`vectors.conjugate_steps`): passes over vectors are what such steps wait for
+    moves : whether x and p are moved, by this step and by the one before, which has left them for
+        it (`vectors.conjugate_steps`): passes over vectors are what such steps wait for. If not,
+        any vectors will do for them
     alpha_before, beta_before : of the step that has left them
     """
-    for f in range(cleared[0], cleared[1]):
-        clear_row(new_sums, f, lanes)
     rr = 0.0
     for number in range(firsts.size):
         first, stop = firsts[number], stops[number]
@@ -102,7 +101,7 @@ def crossing_step(
             prefetch_row(new_sums, ahead, lanes)
             product = w[e] + weight * row_product(factor, row, sums, fibres[e], lanes)
             image = product + beta * s[e]
-            if p is not None:
+            if moves:
                 before = r[e] + alpha_before * s[e] + beta_before * p[e]
                 direction = r[e] + beta * before
                 p[e] = direction
@@ -113,3 +112,54 @@ def crossing_step(
             rr += residual * residual
             add_scaled_row(new_sums, fibres[e], residual, factor, row, lanes)
     return rr
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def clear_fibres(sums, first, stop, lanes):
+    """sums[first:stop] = 0."""
+    for f in range(first, stop):
+        clear_row(sums, f, lanes)
+
+
+ENTRIES, SLICES, BOUNDS, ROWS, FIBRES, R, S, W, X, P = range(10)
+"""What `crossing_turns` is told of a block: two lengths, and addresses. Bounds are those of strips,
+rows and fibres the slab mode's."""
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def crossing_turns(
+    counters, borders, blocks, indices, kinds, numbers, sums, factor, lanes, weight, alpha, beta,
+    new_sums, moves, alpha_before, beta_before, squares,
+):  # fmt: skip
+    """`crossing_step` for one strip of all blocks after the other, as this thread gets its turns.
+
+    Returns whether it has done the last one.
+
+    counters : see `turns`
+    borders : (strips + 1,) fibre numbers between which strips lie
+    blocks : (blocks, 10) what there is to know of them
+    indices, kinds, numbers : arrays of the kinds that rows, fibres and vectors have
+    new_sums : cleared here, strip by strip
+    squares : (strips,) for ⟨r, r⟩ of each
+    """
+    last = False
+    while True:
+        strip = count_up(counters, TAKEN)
+        if strip >= borders.size - 1 or count_of(counters, GIVEN_UP):
+            return last
+        clear_fibres(new_sums, borders[strip], borders[strip + 1], lanes)
+        rr = 0.0
+        for number in range(blocks.shape[0]):
+            block = blocks[number]
+            slices, entries = block[SLICES], block[ENTRIES]
+            bounds = vector_at(block[BOUNDS] + 8 * slices * strip, 2 * slices, borders)
+            rr += crossing_step(
+                bounds[:slices], bounds[slices:],
+                vector_at(block[ROWS], entries, indices), vector_at(block[FIBRES], entries, kinds),
+                sums, factor, lanes, weight, vector_at(block[R], entries, numbers),
+                vector_at(block[S], entries, numbers), vector_at(block[W], entries, numbers),
+                alpha, beta, new_sums, moves, vector_at(block[X], entries, numbers),
+                vector_at(block[P], entries, numbers), alpha_before, beta_before,
+            )  # fmt: skip
+        squares[strip] = rr
+        last = count_up(counters, DONE) == borders.size - 2

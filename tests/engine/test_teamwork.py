@@ -84,33 +84,74 @@ def test_nothing_is_taken_of_a_round_that_was_abandoned():
     assert pieces.take(0) is None
 
 
+class SharedVisits:
+    """The visits of a round in turns, each of every so many entries; see `SharedStep`."""
+
+    def __init__(self, visits, places):
+        self.follows, self._visits = visits.follows, visits
+        self._blocks = [block for place in places for block in place.opened()]
+        for block in self._blocks:
+            block.fresh("first")[:] = 0.0
+            block.fresh("visits")[:] = 0.0
+        self._turns, self._left = itertools.count(), threading.Semaphore(visits.cuts - 1)
+        self._done, self._given_up = threading.Event(), False
+        self._follow_turns, self._visited = itertools.count(), []
+
+    def step(self, thread):
+        cuts, last = self._visits.cuts, False
+        while not self._given_up and (cut := next(self._turns)) < cuts:
+            for block in self._blocks:
+                self._visits.fail_in(block, cut == cuts - 1)
+                block.changing("first")[cut::cuts] += 1.0
+            last = not self._left.acquire(blocking=False)
+            if last:
+                self._done.set()
+        return last
+
+    def total(self):
+        return np.zeros(1), np.array([1000.0 * len(self._blocks) * self._visits.cuts])
+
+    def follow(self, thread):
+        assert self._done.wait(PATIENCE)
+        while not self._given_up and (number := next(self._follow_turns)) < len(self._blocks):
+            self._visited.append(self._visits.follow(self._blocks[number], None, None))
+
+    def rest(self):
+        return sum(self._visited)
+
+    def give_up(self):
+        self._given_up = True
+        self._done.set()
+
+
 @dataclass(frozen=True)
 class Visits(Overlapping):
     """Counts, at every entry, how often each half came by; fails in a block if told so.
 
-    cuts : how many turns first halves are cut into, each of every so many entries; 0 for none
+    cuts : how many turns first halves are cut into; 0 if threads do not share them
+    follows : whether threads share second halves as well
     """
 
     failing: int = -1
     cuts: int = 0
+    follows: bool = False
 
     def first(self):
         return None
 
-    def turns(self, message, blocks, threads):
-        for block in blocks:
-            block.fresh("first")[:] = 0.0
-        shared = np.zeros(1)
-        return [(cut, shared) for cut in range(self.cuts)]
+    def fail_in(self, block, now=True):
+        if block.partition == self.failing and now:
+            raise ArithmeticError(f"block {block.partition}")
+
+    def shared(self, message, places):
+        return SharedVisits(self, places) if self.cuts else None
 
     def step(self, block, message, total):
-        cut, shared = message or (0, np.zeros(1))
-        if block.partition == self.failing and cut == max(0, self.cuts - 1):
-            raise ArithmeticError(f"block {block.partition}")
-        block.fresh("visits")[cut :: self.cuts or 1] = 0.0
-        block.changing("first")[cut :: self.cuts or 1] += 1.0
+        self.fail_in(block)
+        block.fresh("visits")[:] = 0.0
+        block.fresh("first")[:] = 1.0
         before = np.zeros(1) if total is None else total[1]
-        return (shared if total is None else total[0]), before + 1000.0
+        return (np.zeros(1) if total is None else total[0]), before + 1000.0
 
     def follow(self, block, message, rest):
         starts = block.index.starts
@@ -126,6 +167,10 @@ class Visits(Overlapping):
 
     def advance(self, message, total):
         raise AssertionError("one round is enough")
+
+
+CUTS = [(0, False), (1, False), (2, True), (9, False), (9, True)]
+"""How many turns first halves are cut into, and whether second ones are shared too."""
 
 
 @pytest.fixture
@@ -145,40 +190,37 @@ def share_with(store_of, monkeypatch):
 
 @pytest.mark.parametrize("smallest", [1, 7, 10_000])
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-@pytest.mark.parametrize("cuts", [0, 1, 2, 9])
-def test_every_entry_is_visited_once_however_work_is_cut(threads, smallest, cuts, share_with):
+@pytest.mark.parametrize(("cuts", "follows"), CUTS)
+def test_every_entry_is_visited_once_however_work_is_cut(
+    threads, smallest, cuts, follows, share_with
+):
     share = share_with(threads, smallest)
     for _ in range(3):
-        _, rest = share.contribute(Visits(cuts=cuts), None)
+        _, rest = share.contribute(Visits(cuts=cuts, follows=follows), None)
         assert rest[0] == share.assignment.store.nnz + 1000.0 * len(share.blocks) * max(1, cuts)
         for number, name in itertools.product(share.assignment.partitions, ("first", "visits")):
             assert (share.partition_vector(number, name) == 1.0).all()
 
 
-@pytest.mark.parametrize(("failing", "cuts"), [(0, 0), (3, 0), (0, 5), (3, 5)])
-def test_an_error_in_one_thread_leaves_nobody_waiting(failing, cuts, share_with):
+@pytest.mark.parametrize("failing", [0, 3])
+@pytest.mark.parametrize(("cuts", "follows"), [(0, False), (5, False), (5, True)])
+def test_an_error_in_one_thread_leaves_nobody_waiting(failing, cuts, follows, share_with):
     share = share_with(3)
     with ThreadPoolExecutor(1) as pool:
         for _ in range(5):
+            visits = Visits(failing, cuts, follows)
             with pytest.raises(ArithmeticError, match=f"block {failing}"):
-                pool.submit(share.contribute, Visits(failing, cuts), None).result(PATIENCE)
-        _, rest = pool.submit(share.contribute, Visits(cuts=cuts), None).result(PATIENCE)
+                pool.submit(share.contribute, visits, None).result(PATIENCE)
+        visits = Visits(cuts=cuts, follows=follows)
+        _, rest = pool.submit(share.contribute, visits, None).result(PATIENCE)
     assert rest[0] % 1000.0 == share.assignment.store.nnz
 
 
-@pytest.mark.parametrize(("submitted", "cuts"), [(0, 0), (1, 0), (2, 0), (1, 5)])
-def test_an_interrupt_before_all_threads_have_begun_leaves_nobody_waiting(
-    submitted, cuts, share_with, monkeypatch
+@pytest.mark.parametrize(("cuts", "follows"), [(0, False), (5, False), (5, True)])
+def test_an_interrupt_before_one_has_begun_leaves_nobody_waiting(
+    cuts, follows, share_with, monkeypatch
 ):
-    share, visits = share_with(3), Visits(cuts=cuts)
-    submit, calls = share._pool.submit, itertools.count()
-
-    def interrupted(*task):
-        if next(calls) == submitted:
-            raise KeyboardInterrupt
-        return submit(*task)
-
-    monkeypatch.setattr(share._pool, "submit", interrupted)
+    share, visits = share_with(3), Visits(cuts=cuts, follows=follows)
     monkeypatch.setattr(OverlappingRound, "take_part", _interrupted_as_first)
 
     def contribute():

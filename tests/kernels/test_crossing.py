@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from slrt_dask.kernels import crossing, sweeps, vectors
 from slrt_dask.kernels.rows import lanes_for, pad_columns
+from slrt_dask.kernels.turns import DONE, GIVEN_UP, new_counters
 from tests.kernels.helpers import random_tensor, whole_fibres
 
 
@@ -37,12 +39,28 @@ class Step:
             apart[0], apart[2] = self.drawn[0], self.drawn[2]
         return rr, apart[:4]
 
-    def make(self, firsts, stops, new_sums, cleared):
+    def make(self, firsts, stops, new_sums):
         x, r, p, s, w = self.vectors
-        left = (None, None) if self.leaves else (x, p)
         return crossing.crossing_step(
             firsts, stops, self.rows, self.fibres, self.sums, self.factor, lanes_for(4), 0.7,
-            r, s, w, 0.3, 0.8, new_sums, cleared, *left, 0.2, 0.6,
+            r, s, w, 0.3, 0.8, new_sums, not self.leaves, x, p, 0.2, 0.6,
+        )  # fmt: skip
+
+    def take_turns(self, counters, borders, new_sums, squares, blocks):
+        """The turns that a thread gets; blocks : first slices of every block, and the last stop."""
+        x, r, p, s, w = self.vectors
+        table, held = [], []
+        for first, stop in itertools.pairwise(blocks):
+            begin, end = self.starts[[first, stop]]
+            starts, entries = self.starts[first : stop + 1] - begin, slice(begin, end)
+            bounds = crossing.strip_bounds(starts, self.fibres[entries], borders)
+            arrays = [bounds, *(a[entries] for a in (self.rows, self.fibres, r, s, w, x, p))]
+            held.append(arrays)
+            table.append((end - begin, stop - first, *(a.ctypes.data for a in arrays)))
+        kinds = (self.rows[:0], self.fibres[:0], x[:0])
+        return crossing.crossing_turns(
+            counters, borders, np.array(table), *kinds, self.sums, self.factor, lanes_for(4), 0.7,
+            0.3, 0.8, new_sums, not self.leaves, 0.2, 0.6, squares,
         )  # fmt: skip
 
 
@@ -69,7 +87,7 @@ def test_a_crossing_step_is_sampling_then_a_conjugate_step_then_fibre_sums(
         step.fibres = step.generator.permutation(step.count)[step.fibres]
     found = np.ones((step.count, 4))
     wanted = found.copy()
-    rr = step.make(step.starts[:-1], step.starts[1:], found, (0, 0))
+    rr = step.make(step.starts[:-1], step.starts[1:], found)
     assert_made(step, rr, found, wanted, dtype)
 
 
@@ -83,9 +101,43 @@ def test_strips_make_the_whole_step_in_any_order(order, strips, dtype, leaves):
     found = np.full((step.count, 4), np.nan)  # cleared strip by strip
     rr = 0.0
     for number in step.generator.permutation(len(borders) - 1):
-        cleared = (borders[number], borders[number + 1])
-        rr += step.make(bounds[number], bounds[number + 1], found, cleared)
+        crossing.clear_fibres(found, borders[number], borders[number + 1], lanes_for(4))
+        rr += step.make(bounds[number], bounds[number + 1], found)
     assert_made(step, rr, found, np.zeros((step.count, 4)), dtype)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("order", "strips", "blocks", "threads"),
+    [(2, 1, (0, 6), 1), (3, 5, (0, 2, 5), 1), (3, 9, (0, 1, 4, 5), 3), (4, 4, (0, 3, 4), 2)],
+)
+def test_turns_make_the_whole_step_whoever_takes_them(
+    order, strips, blocks, threads, dtype, leaves
+):
+    step = Step(order, dtype, leaves)
+    borders = np.unique(np.linspace(0, step.count, strips + 1).astype(np.int64))
+    found, counters = np.full((step.count, 4), np.nan), new_counters()
+    squares = np.full(len(borders) - 1, np.nan)
+
+    def take(_):
+        return step.take_turns(counters, borders, found, squares, blocks)
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert sum(pool.map(take, range(threads))) == 1  # one of them has done the last turn
+    assert not take(None)  # there are no more
+    assert counters[DONE, 0] == len(squares)
+    assert_made(step, squares.sum(), found, np.zeros((step.count, 4)), dtype)
+
+
+def test_no_turn_is_taken_of_work_that_was_given_up():
+    step, counters = Step(3, np.float64, False), new_counters()
+    counters[GIVEN_UP, 0] = 1
+    found = np.full((step.count, 4), np.nan)
+    borders = np.array([0, step.count])
+    assert not step.take_turns(counters, borders, found, np.zeros(1), (0, 5))
+    assert np.isnan(found).all()
+    assert counters[DONE, 0] == 0
 
 
 def test_bounds_of_strips_are_where_their_fibres_are():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from slrt_dask.kernels import crossing, sweeps, vectors
+from slrt_dask.kernels import crossing, local, sweeps, vectors
 from slrt_dask.kernels.blocks import build_queries
 from slrt_dask.kernels.rows import FAST_MATH, lanes_for, pad_columns, padded_width
 from tests.kernels.helpers import (
@@ -334,9 +334,9 @@ def test_padding_is_the_smallest_even_width_and_keeps_the_columns(columns):
 def test_every_kernel_releases_the_gil_and_lets_nan_survive():
     kernels = [
         thing
-        for module in (crossing, sweeps, vectors)
+        for module in (crossing, local, sweeps, vectors)
         for thing in vars(module).values()
-        if isinstance(thing, Dispatcher)
+        if isinstance(thing, Dispatcher) and thing.py_func.__module__ == module.__name__
     ]
     assert len(kernels) >= 8
     assert all(kernel.targetoptions.get("nogil") for kernel in kernels)

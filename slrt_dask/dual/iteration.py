@@ -1,0 +1,73 @@
+"""An iteration of the inner solve as threads share it: turns inside kernels, not between calls.
+
+The first half is cut into strips of the slab mode's fibres (`kernels.crossing`), the second one
+into pieces of a few slices (`kernels.local`). A thread calls one kernel for each half.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.dual.inner_rounds import Round
+from slrt_dask.dual.layout import Layout
+from slrt_dask.dual.operator import Factors, Matrix
+from slrt_dask.kernels import crossing, local
+from slrt_dask.kernels.rows import lanes_for
+from slrt_dask.kernels.turns import GIVEN_UP, new_counters
+
+
+class SharedIteration:
+    """One round of a solve, of the phase "iterate": see `engine.program.SharedStep`.
+
+    factors, weights, shift : of the operator
+    sums : room for the new fibre sums
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        message: Round,
+        factors: Factors,
+        weights: tuple[float, ...],
+        slab_mode: int,
+        shift: float,
+        sums: Matrix,
+    ) -> None:
+        self._strips, self._pieces, self._message = layout.strips, layout.pieces, message
+        self._factor, self._weight = factors.padded[slab_mode], weights[slab_mode]
+        local_weights = [weight for mode, weight in enumerate(weights) if mode != slab_mode]
+        self._local_weights, self._shift = np.array(local_weights), shift
+        self._sums, self._counters = sums, new_counters()
+        self._squares = np.empty(len(layout.strips.borders) - 1)
+        self._energies = np.empty(0 if layout.pieces is None else len(layout.pieces.pieces))
+        self.follows = layout.pieces is not None
+
+    def step(self, thread: int) -> bool:
+        strips, message = self._strips, self._message
+        return bool(
+            crossing.crossing_turns(
+                self._counters, strips.borders, strips.blocks, *strips.kinds, message.sums,
+                self._factor, lanes_for(self._factor.shape[1]), self._weight, message.alpha,
+                message.beta, self._sums, message.before is not None,
+                *(message.before or (0.0, 0.0)), self._squares,
+            )
+        )  # fmt: skip
+
+    def total(self) -> tuple[Matrix, NDArray[np.float64]]:
+        rr = float(self._squares.sum())
+        return self._sums, np.array([rr, self._shift * rr, 0.0, 0.0])
+
+    def follow(self, thread: int) -> None:
+        pieces = self._pieces
+        assert pieces is not None
+        local.local_turns(
+            self._counters, self._squares.size, pieces.pieces, pieces.blocks, pieces.numbering,
+            pieces.modes, pieces.rooms[thread], self._local_weights, self._shift, self._energies,
+        )  # fmt: skip
+
+    def rest(self) -> NDArray[np.float64]:
+        return np.array([0.0, self._energies.sum(), 0.0, 0.0])
+
+    def give_up(self) -> None:
+        self._counters[GIVEN_UP, 0] = 1
