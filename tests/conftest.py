@@ -49,24 +49,28 @@ def _compile_once_for_all_processes(run):
 
     Kernels are kept in files, but all processes begin at once, and each would compile them all.
     """
+    from numba.core.ccallback import CFunc
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.dispatcher import Dispatcher
 
-    compile_kernel = Dispatcher.compile
     directory = os.path.join(tempfile.gettempdir(), f"slrt-compiling-{run}")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
 
-    def compile_alone(self, signature):
-        os.makedirs(directory, exist_ok=True)  # or the first process to end has removed it
-        # Numba's own lock first: threads of one process would wait for each other else.
-        with (
-            global_compiler_lock,
-            open(os.path.join(directory, self.py_func.__qualname__), "w") as file,
-        ):
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return compile_kernel(self, signature)
+    def alone(compile_kernel, name_of):
+        def compile_alone(self, *signature):
+            os.makedirs(directory, exist_ok=True)  # or the first process to end has removed it
+            # Numba's own lock first: threads of one process would wait for each other else.
+            with (
+                global_compiler_lock,
+                open(os.path.join(directory, name_of(self)), "w") as file,
+            ):
+                fcntl.flock(file, fcntl.LOCK_EX)
+                return compile_kernel(self, *signature)
 
-    Dispatcher.compile = compile_alone
+        return compile_alone
+
+    Dispatcher.compile = alone(Dispatcher.compile, lambda kernel: kernel.py_func.__qualname__)
+    CFunc.compile = alone(CFunc.compile, lambda kernel: kernel.__name__)
 
 
 if "PYTEST_XDIST_TESTRUNUID" in os.environ:

@@ -13,7 +13,7 @@ from numba import njit
 
 REPEATS = 15
 TRIAD_NUMBERS = 20_000_000
-SPIN_NUMBERS = 2048
+SPIN_STEPS = 40_000_000
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,24 @@ def in_turns(*sides: Callable[[], object], repeats: int = REPEATS) -> list[float
     return [statistics.median(seconds) for seconds in times]
 
 
-@njit(nogil=True, fastmath=True)
-def _spin(numbers, times):
-    total = 0.0
-    for _ in range(times):
-        for place in range(numbers.size):
-            total += numbers[place] * numbers[place]
-    return total
+@njit(nogil=True)
+def _spin(steps):
+    a, b, c, d, e, f = 1, 2, 3, 4, 5, 6
+    for i in range(steps):
+        a, b, c = (a ^ (b >> 3)) + i, (b + (c << 1)) ^ i, (c ^ d) + a
+        d, e, f = (d + e) ^ (a >> 1), (e ^ f) + i, (f + a) ^ (d >> 5)
+    return a + b + c + d + e + f
 
 
-def spinning(threads: int, times: int = 40_000) -> Callable[[], object]:
-    """A call in which threads add up products, each in a core's own cache: what the machine gives.
+def spinning(threads: int, steps: int = SPIN_STEPS) -> Callable[[], object]:
+    """A call in which threads do arithmetic in registers, as much a cycle as a core can.
 
-    Every thread does the same work, so two would take as long as one.
+    It touches no memory and waits for nobody: what it gains by a second thread is what the machine
+    gives, where other tenants may be at work on the same cores. Every thread does the same, so two
+    would take as long as one.
     """
     pool = ThreadPoolExecutor(threads)
-    parts = [np.ones(SPIN_NUMBERS) for _ in range(threads)]
-    return lambda: list(pool.map(lambda numbers: _spin(numbers, times), parts))
+    return lambda: list(pool.map(_spin, [steps] * threads))
 
 
 @njit(nogil=True)

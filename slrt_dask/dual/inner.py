@@ -243,7 +243,8 @@ class ConjugateGradient(Overlapping):
             beta, denominator = 0.0, curvature
         if denominator <= 0.0:  # so small a residual that its products are no numbers any more
             return self._nothing_left(message, sums)
-        shrinking = min(1.0, rr / message.squared_residual)
+        # Nothing is expected of the first step: next to no solve is over after one.
+        shrinking = min(1.0, rr / message.squared_residual) if message.iteration else 1.0
         last = rr * shrinking <= self.tolerance**2 or message.iteration + 1 >= self.max_iterations
         alpha = rr / denominator
         return Round(

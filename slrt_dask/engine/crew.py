@@ -29,7 +29,7 @@ class Crew:
         self._others, self._threads = others, list[threading.Thread]()
         self._task: TakePart | None = None
         self._errors: list[BaseException] = []
-        self._news = threading.Condition()
+        self._news, self._one_at_a_time = threading.Condition(), threading.Lock()
         self._asleep = 0
 
     def run(
@@ -42,6 +42,10 @@ class Crew:
         """
         if parts <= 1:
             return take_part(0) if parts else None
+        with self._one_at_a_time:
+            return self._run(take_part, parts, abandon)
+
+    def _run(self, take_part: TakePart, parts: int, abandon: Callable[[], None]) -> None:
         self._start()
         self._errors = []
         raised: BaseException | None = None
@@ -54,8 +58,10 @@ class Crew:
             raised = error
             abandon()
         # Whatever happens meanwhile, no thread may be at work when this is over.
-        while not self._all_have_ended():
+        while True:
             try:
+                if self._all_have_ended():
+                    break
                 self._wait_for_all()
             except BaseException as error:
                 raised = raised or error
@@ -65,7 +71,6 @@ class Crew:
             raised = self._errors[0]
         if raised is not None:
             raise raised
-        return None
 
     def close(self) -> None:
         """End all threads; there must be nothing that they still do."""
