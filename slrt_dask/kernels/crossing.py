@@ -25,8 +25,6 @@ from slrt_dask.kernels.turns import DONE, GIVEN_UP, TAKEN, count_of, count_up, v
 
 STRIP_BYTES = 2**20
 """Of fibre sums in the largest strip; an iteration reads one such and writes another."""
-VISITS = 4
-"""How often entries must come back to a fibre, on average, for a cache to be of use."""
 SHARES = 8
 """Of a thread's part of all fibres, how much the smallest strips are; it waits for the last one."""
 SHORTEST = 32
@@ -42,7 +40,7 @@ def strip_borders(
     width : of the fibre sums;  entries, slices : of all blocks;  threads : that will take strips
     """
     shortest = max(1, -(-SHORTEST * slices * fibres // max(1, entries)))
-    largest = fibres if entries < VISITS * fibres else max(shortest, STRIP_BYTES // (8 * width))
+    largest = max(shortest, STRIP_BYTES // (8 * width))
     smallest = min(largest, max(shortest, fibres // (SHARES * threads)))
     borders = [0]
     while borders[-1] < fibres:

@@ -94,7 +94,7 @@ def test_results_do_not_depend_on_strips_of_fibre_sums(
     dense, _, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=3)
     cut, strips = [], Block.strips
-    for name, value in (("STRIP_BYTES", 64), ("VISITS", 0), ("SHORTEST", 0)):
+    for name, value in (("STRIP_BYTES", 64), ("SHORTEST", 0)):
         monkeypatch.setattr(crossing, name, value)
     monkeypatch.setattr(crossing, "strip_borders", crossing.strip_borders.__wrapped__)
     monkeypatch.setattr(Block, "strips", lambda *asked: cut.append(strips(*asked)) or cut[-1])
