@@ -63,7 +63,7 @@ class Timed:
 def kernels_timed() -> Iterator[list[float]]:
     """Seconds of every call of a kernel meanwhile."""
     seconds: list[float] = []
-    places = [(inner, "crossing"), (inner, "vectors"), (operator, "sweeps")]
+    places = [(inner, "vectors"), (operator, "sweeps")]
     places += [(iteration, "crossing"), (iteration, "local")]
     kept = [getattr(module, name) for module, name in places]
     for (module, name), kernels in zip(places, kept, strict=True):

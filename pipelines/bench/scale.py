@@ -211,10 +211,10 @@ def timed(engine: Engine, solve: Callable[[], None]) -> tuple[float, float]:
 def streamed_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
     """A fit on two small workers: throughput, and peaks beside their plan."""
     _, fewer, entries = sizes
-    store, iterations = store_of(directory, entries), 4
+    store, iterations = store_of(directory, entries), 10
     settings = FitSettings(ranks=RANKS, C=1.0)
     with cluster(2, 0) as client, ClusterEngine(store_of(directory, fewer), client) as engine:
-        resident = 10 * iterations * fewer / seconds_of(solver(engine, 10 * iterations))
+        resident = iterations * fewer / seconds_of(solver(engine, iterations), repeats=9)
     with cluster(2, WORKER_LIMIT) as client:
         plan = plan_of(store, settings, client=client)
         print(plan, flush=True)

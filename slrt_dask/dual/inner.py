@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.inner_rounds import NO_SUMS, InnerOutcome, Round, Sums, missed_value
-from slrt_dask.dual.iteration import SharedIteration
-from slrt_dask.dual.layout import layout_of
+from slrt_dask.dual.iteration import CrossingTurns, SharedIteration
+from slrt_dask.dual.layout import layout_of, strips_of
 from slrt_dask.dual.operator import (
     Factors,
     Matrix,
@@ -33,8 +33,7 @@ from slrt_dask.dual.operator import (
 from slrt_dask.engine.block import VALUES, Block, Buffers, Vector
 from slrt_dask.engine.program import Finished, Overlapping, Place
 from slrt_dask.errors import NumericalBreakdown
-from slrt_dask.kernels import crossing, vectors
-from slrt_dask.kernels.rows import lanes_for
+from slrt_dask.kernels import vectors
 
 SUMS = ("even sums", "odd sums")
 """Rooms for the fibre sums of every other iteration: one is read while the next is made."""
@@ -76,13 +75,13 @@ class ConjugateGradient(Overlapping):
         if message.phase == "begin":
             return self._begin(block, total)
         if message.phase == "measure":
-            _let_go_of_sums(block)
+            _let_go_of_room(block)
             return self._measure(block, block.vector("r"), total)
         if message.phase == "iterate":
             return self._iterate(block, message, total)
         if message.phase == "finish":
             self._conjugate_step(block, message)
-            _let_go_of_sums(block)
+            _let_go_of_room(block)
             return self._measure(block, block.vector("r"), total)
         r, rr = self._residual(block, message)
         return (
@@ -92,7 +91,7 @@ class ConjugateGradient(Overlapping):
         )
 
     def _begin(self, block: Block, total: Sums | None) -> Sums:
-        _let_go_of_sums(block)  # a solve that was given up may still be at work on them
+        _let_go_of_room(block)  # a solve that was given up may still be at work on them
         x, p, s = (block.fresh(name) for name in (self.solution, "p", "s"))
         if self.start is None:
             r = block.fresh("r")
@@ -137,23 +136,19 @@ class ConjugateGradient(Overlapping):
 
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
         """A step and the next one's sweep, but for the local modes; all in one pass."""
-        index, mode, factor = block.index, self.slab_mode, self.factors.padded[self.slab_mode]
-        lanes, moves = lanes_for(self.factors.width(mode)), message.before is not None
-        assert message.sums is not None
-        if total is None:
-            sums = self._room_for_sums(block.buffers, index.buffer_rows[mode], message)
-            crossing.clear_fibres(sums, 0, len(sums), lanes)
-        else:
-            sums = total[0]
-        r = block.changing("r")
-        x, p = (block.changing(name) if moves else r for name in (self.solution, "p"))
-        rr = crossing.crossing_step(
-            index.starts[:-1], index.starts[1:], index.rows[mode], index.fibres[mode],
-            message.sums, factor, lanes, self.weights[mode], r, block.changing("s"),
-            block.vector("w"), message.alpha, message.beta, sums, moves, x, p,
-            *(message.before or (0.0, 0.0)),
-        )  # fmt: skip
-        return self._swept(sums, rr, total)
+        mode = self.slab_mode
+        fibres = block.index.buffer_rows[mode]
+        sums = total[0] if total else self._room_for_sums(block.buffers, fibres, message)
+        # Where blocks are in files, what is not moved is not read.
+        moved = ("r", "r") if message.before is None else (self.solution, "p")
+        strips = strips_of([block], 1, self.factors, moved)
+        if strips is None:  # there are no fibres, and so there is nothing
+            return self._swept(sums, 0.0, total)
+        turns = CrossingTurns(
+            strips, message, self.factors.padded[mode], self.weights[mode], sums, total is None
+        )
+        turns.take()
+        return self._swept(sums, float(turns.squares.sum()), total)
 
     def _room_for_sums(self, buffers: Buffers, fibres: int, message: Round) -> Matrix:
         """Room for an iteration's fibre sums, where those of the last but one have been.
@@ -266,6 +261,6 @@ class ConjugateGradient(Overlapping):
         )  # fmt: skip
 
 
-def _let_go_of_sums(block: Block) -> None:
+def _let_go_of_room(block: Block) -> None:
     for key in (*SUMS, LAYOUT):
         block.buffers.let_go(key)

@@ -10,11 +10,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.inner_rounds import Round
-from slrt_dask.dual.layout import Layout
+from slrt_dask.dual.layout import Layout, Strips
 from slrt_dask.dual.operator import Factors, Matrix
 from slrt_dask.kernels import crossing, local
 from slrt_dask.kernels.rows import lanes_for
 from slrt_dask.kernels.turns import GIVEN_UP, new_counters
+
+
+class CrossingTurns:
+    """The first half of an iteration, in turns.
+
+    sums, fresh : where the new fibre sums are added up, and whether they are nothing yet
+    squares : ⟨r, r⟩ of every strip, when all turns are done
+    """
+
+    def __init__(
+        self, strips: Strips, message: Round, factor: Matrix, weight: float, sums: Matrix,
+        fresh: bool,
+    ) -> None:  # fmt: skip
+        self._strips, self._message, self._factor = strips, message, factor
+        self._weight, self._sums, self._fresh = weight, sums, fresh
+        self.counters, self.squares = new_counters(), np.empty(len(strips.borders) - 1)
+
+    def take(self) -> bool:
+        """Take turns until there are none; whether the last was one of them."""
+        strips, message = self._strips, self._message
+        return bool(
+            crossing.crossing_turns(
+                self.counters, strips.borders, strips.blocks, *strips.kinds, message.sums,
+                self._factor, lanes_for(self._factor.shape[1]), self._weight, message.alpha,
+                message.beta, self._sums, self._fresh, message.before is not None,
+                *(message.before or (0.0, 0.0)), self.squares,
+            )
+        )  # fmt: skip
 
 
 class SharedIteration:
@@ -34,40 +62,32 @@ class SharedIteration:
         shift: float,
         sums: Matrix,
     ) -> None:
-        self._strips, self._pieces, self._message = layout.strips, layout.pieces, message
-        self._factor, self._weight = factors.padded[slab_mode], weights[slab_mode]
+        factor, weight = factors.padded[slab_mode], weights[slab_mode]
+        self._first = CrossingTurns(layout.strips, message, factor, weight, sums, True)
         local_weights = [weight for mode, weight in enumerate(weights) if mode != slab_mode]
         self._local_weights, self._shift = np.array(local_weights), shift
-        self._sums, self._counters = sums, new_counters()
-        self._squares = np.empty(len(layout.strips.borders) - 1)
+        self._sums, self._pieces = sums, layout.pieces
         self._energies = np.empty(0 if layout.pieces is None else len(layout.pieces.pieces))
         self.follows = layout.pieces is not None
 
     def step(self, thread: int) -> bool:
-        strips, message = self._strips, self._message
-        return bool(
-            crossing.crossing_turns(
-                self._counters, strips.borders, strips.blocks, *strips.kinds, message.sums,
-                self._factor, lanes_for(self._factor.shape[1]), self._weight, message.alpha,
-                message.beta, self._sums, message.before is not None,
-                *(message.before or (0.0, 0.0)), self._squares,
-            )
-        )  # fmt: skip
+        return self._first.take()
 
     def total(self) -> tuple[Matrix, NDArray[np.float64]]:
-        rr = float(self._squares.sum())
+        rr = float(self._first.squares.sum())
         return self._sums, np.array([rr, self._shift * rr, 0.0, 0.0])
 
     def follow(self, thread: int) -> None:
         pieces = self._pieces
         assert pieces is not None
         local.local_turns(
-            self._counters, self._squares.size, pieces.pieces, pieces.blocks, pieces.numbering,
-            pieces.modes, pieces.rooms[thread], self._local_weights, self._shift, self._energies,
+            self._first.counters, self._first.squares.size, pieces.pieces, pieces.blocks,
+            pieces.numbering, pieces.modes, pieces.rooms[thread], self._local_weights, self._shift,
+            self._energies,
         )  # fmt: skip
 
     def rest(self) -> NDArray[np.float64]:
         return np.array([0.0, self._energies.sum(), 0.0, 0.0])
 
     def give_up(self) -> None:
-        self._counters[GIVEN_UP, 0] = 1
+        self._first.counters[GIVEN_UP, 0] = 1

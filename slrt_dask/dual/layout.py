@@ -32,9 +32,13 @@ class Addresses:
     def __init__(self) -> None:
         self.held: list[NDArray[Any]] = []
 
-    def __call__(self, array: NDArray[Any]) -> int:
-        assert array.flags.c_contiguous
-        assert array.flags.aligned
+    def __call__(self, array: NDArray[Any], kind: Any) -> int:
+        """kind : of the numbers that a kernel will find there."""
+        if array.dtype != kind or not (array.flags.c_contiguous and array.flags.aligned):
+            raise TypeError(
+                f"kernels want numbers of kind {kind} one after the other, not {array.dtype} with "
+                f"strides {array.strides}; this is a bug of slrt-dask"
+            )
         self.held.append(array)
         return int(array.ctypes.data)
 
@@ -78,32 +82,40 @@ class Layout:
 def layout_of(places: Sequence[Place], factors: Factors, solution: str) -> Layout | None:
     """The layout of a solve that has begun; None if threads cannot share its iterations."""
     blocks = [block for place in places for block in place.opened()]
-    strips = _strips(blocks, len(places), factors, solution)
+    strips = strips_of(blocks, len(places), factors, (solution, "p"))
     if strips is None:
         return None
     tiles = any(block.tiles for block in blocks)
     return Layout(strips, None if tiles else _pieces(blocks, places, factors))
 
 
-def _strips(
-    blocks: Sequence[Block], threads: int, factors: Factors, solution: str
+def strips_of(
+    blocks: Sequence[Block], threads: int, factors: Factors, moved: tuple[str, str]
 ) -> Strips | None:
+    """The first halves of iterations; None if threads cannot share them.
+
+    moved : names of the vectors x and p; any others if an iteration leaves them
+    """
     indices, slab = [block.index for block in blocks], blocks[0].index.slab_mode
     borders = crossing.strip_borders(
         indices[0].buffer_rows[slab], factors.width(slab), sum(index.entries for index in indices),
         sum(index.slices for index in indices), threads,
     )  # fmt: skip
+    if len(borders) > 2 and any(block.strips(borders) is None for block in blocks):
+        borders = (0, borders[-1])
     if len(borders) - 1 < min(2, threads):
         return None
+    kinds = (indices[0].rows[slab].dtype, indices[0].fibres[slab].dtype, blocks[0].values.dtype)
     table, at = [], Addresses()
     for block, index in zip(blocks, indices, strict=True):
-        bounds = block.strips(borders)
-        if bounds is None:
-            return None
-        vectors = (block.changing(name) for name in ("r", "s", "w", solution, "p"))
-        arrays = (bounds, index.rows[slab], index.fibres[slab], *vectors)
-        table.append((index.entries, index.slices, *(at(array) for array in arrays)))
-    kinds = (indices[0].rows[slab].dtype, indices[0].fibres[slab].dtype, blocks[0].values.dtype)
+        # One strip is everything, in whatever order: slices begin where the one before ends.
+        bounds, step = index.starts, 1
+        if len(borders) > 2 and (cut := block.strips(borders)) is not None:
+            bounds, step = cut, index.slices
+        numbered = at(index.rows[slab], kinds[0]), at(index.fibres[slab], kinds[1])
+        vectors = (at(block.changing(name), kinds[2]) for name in ("r", "s", "w", *moved))
+        lengths = index.entries, index.slices, step
+        table.append((*lengths, at(bounds, np.int64), *numbered, *vectors))
     return Strips(
         np.array(borders), np.array(table), tuple(np.empty(0, kind) for kind in kinds), at.held
     )
@@ -114,21 +126,17 @@ def _pieces(blocks: Sequence[Block], places: Sequence[Place], factors: Factors) 
     rows = {mode: max(block.index.buffer_rows[mode] for block in blocks) for mode in local_modes}
     table, numbering = [], []
     for block in blocks:
-        index, vectors = block.index, (block.vector("r"), block.changing("w"))
-        table.append((index.entries, at(index.starts), *(at(vector) for vector in vectors)))
-        kernels = _kernels(index, factors, block.values.dtype)
-        numbering.append(
-            [
-                (kernel, at(index.rows[mode]), at(index.fibres[mode]))
-                for kernel, mode in zip(kernels, local_modes, strict=True)
-            ]
-        )
+        index, numbers = block.index, block.values.dtype
+        vectors = (at(block.changing(name), numbers) for name in ("r", "w"))
+        table.append((index.entries, at(index.starts, np.int64), *vectors))
+        numbering.append([_numbered(index, mode, factors, numbers, at) for mode in local_modes])
     modes = [
-        (at(factors.padded[mode]), len(factors.padded[mode]), rows[mode]) for mode in local_modes
+        (at(factors.padded[mode], np.float64), len(factors.padded[mode]), rows[mode])
+        for mode in local_modes
     ]
     rooms = [
         [
-            at(place.buffers.room(mode, "sums", rows[mode], factors.width(mode)))
+            at(place.buffers.room(mode, "sums", rows[mode], factors.width(mode)), np.float64)
             for mode in local_modes
         ]
         for place in places
@@ -139,15 +147,15 @@ def _pieces(blocks: Sequence[Block], places: Sequence[Place], factors: Factors) 
     )  # fmt: skip
 
 
-def _kernels(index: BlockIndex, factors: Factors, numbers: Any) -> list[int]:
-    """Addresses of the kernels of a block's local modes."""
-    return [
-        local.mode_kernel(
-            factors.width(mode), mode == index.mode_in_runs, index.rows[mode].dtype,
-            index.fibres[mode].dtype, numbers,
-        ).address
-        for mode in index.local_modes
-    ]  # fmt: skip
+def _numbered(
+    index: BlockIndex, mode: int, factors: Factors, numbers: Any, at: Addresses
+) -> tuple[int, int, int]:
+    """Addresses of a local mode's kernel for a block, of its rows and of its fibres."""
+    rows, fibres = index.rows[mode], index.fibres[mode]
+    kernel = local.mode_kernel(
+        factors.width(mode), mode == index.mode_in_runs, rows.dtype, fibres.dtype, numbers
+    )
+    return kernel.address, at(rows, rows.dtype), at(fibres, fibres.dtype)
 
 
 def _cut(indices: Sequence[BlockIndex]) -> Table:

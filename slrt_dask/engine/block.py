@@ -240,11 +240,8 @@ class Block:
         """
         index, held = self.index, self._strips
         if held is None or held[0] is not index or held[1] != borders:
-            if len(borders) == 2:  # all of them, in whatever order
-                bounds = np.stack([index.starts[:-1], index.starts[1:]])
-            else:
-                fibres = index.fibres[index.slab_mode]
-                bounds = strip_bounds(index.starts, fibres, np.array(borders))
+            fibres = index.fibres[index.slab_mode]
+            bounds = strip_bounds(index.starts, fibres, np.array(borders))
             held = self._strips = index, borders, bounds
         return held[2] if len(held[2]) else None
 

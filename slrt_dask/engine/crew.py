@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from slrt_dask.errors import StateLost
 from slrt_dask.kernels.turns import GIVEN_UP, new_counters, wait_for
 
 OFFERS = 300
@@ -26,11 +27,11 @@ class Crew:
 
     def __init__(self, others: int) -> None:
         self._counters = new_counters(BEGUN + 1 + others)
-        self._others, self._threads = others, list[threading.Thread]()
+        self._threads: dict[int, threading.Thread] = {}
         self._task: TakePart | None = None
         self._errors: list[BaseException] = []
         self._news, self._one_at_a_time = threading.Condition(), threading.Lock()
-        self._asleep = 0
+        self._asleep, self._closed = 0, False
 
     def run(
         self, take_part: TakePart, parts: int, abandon: Callable[[], None] = lambda: None
@@ -38,16 +39,18 @@ class Crew:
         """Let the first ones take part, as many as there are parts; back when all have.
 
         An error of any of them is raised.
-        abandon : is called after an error or an interrupt, and ends what others wait for
+        abandon : is called after an error or an interrupt, once or more, and ends what others wait
+            for
         """
         if parts <= 1:
             return take_part(0) if parts else None
         with self._one_at_a_time:
+            if self._closed:
+                raise StateLost("the threads that were to take part have been sent away")
+            self._start(parts - 1)
             return self._run(take_part, parts, abandon)
 
     def _run(self, take_part: TakePart, parts: int, abandon: Callable[[], None]) -> None:
-        self._start()
-        self._errors = []
         raised: BaseException | None = None
         try:
             self._begin(lambda number: take_part(number) if number < parts else None)
@@ -56,49 +59,53 @@ class Crew:
             take_part(0)
         except BaseException as error:
             raised = error
-            abandon()
         # Whatever happens meanwhile, no thread may be at work when this is over.
         while True:
             try:
+                if raised is not None:
+                    abandon()
                 if self._all_have_ended():
                     break
                 self._wait_for_all()
             except BaseException as error:
                 raised = raised or error
-                abandon()
-        self._task = None  # nothing of it is kept until the next one
-        if raised is None and self._errors:
-            raised = self._errors[0]
-        if raised is not None:
-            raise raised
+        # Nothing of the task is kept until the next one.
+        errors, self._errors, self._task = self._errors, [], None
+        if raised is not None or errors:
+            raise raised or errors[0]
 
     def close(self) -> None:
-        """End all threads; there must be nothing that they still do."""
-        if self._threads:
-            self._begin(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+        """End all threads, when they have done what they are at."""
+        with self._one_at_a_time:
+            if self._threads:
+                self._begin(None)
+            for thread in self._threads.values():
+                thread.join()
+            self._threads, self._closed = {}, True
 
-    def _start(self) -> None:
-        for number in range(len(self._threads) + 1, self._others + 1):
-            thread = threading.Thread(
-                target=self._work, args=(number,), name=f"slrt-{number}", daemon=True
+    def _start(self, others: int) -> None:
+        for number in range(1, others + 1):
+            if number in self._threads and self._threads[number].ident is not None:
+                continue
+            part = self._counters[BEGUN + number, 0] = self._counters[BEGUN, 0]
+            # Known before it is started: an interrupt may come when it runs already.
+            self._threads[number] = threading.Thread(
+                target=self._work, args=(number, int(part)), name=f"slrt-{number}", daemon=True
             )
-            thread.start()
-            self._threads.append(thread)
+            self._threads[number].start()
 
     def _begin(self, task: TakePart | None) -> None:
         self._task = task
         self._tell(BEGUN)
 
     def _all_have_ended(self) -> bool:
-        ended = self._counters[BEGUN + 1 :, 0]
-        return bool((ended >= self._counters[BEGUN, 0]).all())
+        begun = self._counters[BEGUN, 0]
+        return all(self._counters[BEGUN + number, 0] >= begun for number in self._threads)
 
     def _wait_for_all(self) -> None:
-        for row in range(BEGUN + 1, len(self._counters)):
-            self._wait_until(row, int(self._counters[BEGUN, 0]))
+        begun = int(self._counters[BEGUN, 0])
+        for number in self._threads:
+            self._wait_until(BEGUN + number, begun)
 
     def _tell(self, row: int) -> None:
         self._counters[row, 0] += 1  # which nobody else writes to
@@ -119,8 +126,7 @@ class Crew:
             finally:
                 self._asleep -= 1
 
-    def _work(self, number: int) -> None:
-        part = 0
+    def _work(self, number: int, part: int) -> None:
         while True:
             part += 1
             self._wait_until(BEGUN, part)

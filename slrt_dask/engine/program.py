@@ -78,7 +78,7 @@ class Place(Protocol):
 class SharedStep(Protocol):
     """A round's steps on all blocks of a place, of which threads take one turn after the other.
 
-    How many threads there are, and who takes which turn, does not change what is summed.
+    Who takes which turn does not change a bit of what is summed.
     follows : whether second halves are shared so as well
     """
 

@@ -113,21 +113,32 @@ def crossing_step(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def clear_fibres(sums, first, stop, lanes):
-    """sums[first:stop] = 0."""
+def prepare_strip(sums, new_sums, first, stop, lanes, fresh):
+    """Clear a strip's new sums, if they are fresh, and ask for all of it, if a cache can hold it.
+
+    Rows that are asked for one after the other come much faster than as they are needed, and where
+    there are few entries for a fibre they wait for nothing else.
+    """
+    asked = (stop - first) * sums.shape[1] * 8 <= 2 * STRIP_BYTES
     for f in range(first, stop):
-        clear_row(sums, f, lanes)
+        if asked:
+            prefetch_row(sums, f, lanes)
+        if fresh:
+            clear_row(new_sums, f, lanes)
+        elif asked:
+            prefetch_row(new_sums, f, lanes)
 
 
-ENTRIES, SLICES, BOUNDS, ROWS, FIBRES, R, S, W, X, P = range(10)
-"""What `crossing_turns` is told of a block: two lengths, and addresses. Bounds are those of strips,
-rows and fibres the slab mode's."""
+ENTRIES, SLICES, STEP, BOUNDS, ROWS, FIBRES, R, S, W, X, P = range(11)
+"""What `crossing_turns` is told of a block: lengths, and addresses. Bounds tell where in each slice
+the first strip begins, and a step further where the next one does; rows and fibres are the slab
+mode's."""
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def crossing_turns(
     counters, borders, blocks, indices, kinds, numbers, sums, factor, lanes, weight, alpha, beta,
-    new_sums, moves, alpha_before, beta_before, squares,
+    new_sums, fresh, moves, alpha_before, beta_before, squares,
 ):  # fmt: skip
     """`crossing_step` for one strip of all blocks after the other, as this thread gets its turns.
 
@@ -135,9 +146,9 @@ def crossing_turns(
 
     counters : see `turns`
     borders : (strips + 1,) fibre numbers between which strips lie
-    blocks : (blocks, 10) what there is to know of them
+    blocks : (blocks, 11) what there is to know of them
     indices, kinds, numbers : arrays of the kinds that rows, fibres and vectors have
-    new_sums : cleared here, strip by strip
+    new_sums, fresh : cleared here, strip by strip, if they are fresh; else added to
     squares : (strips,) for ⟨r, r⟩ of each
     """
     last = False
@@ -145,14 +156,15 @@ def crossing_turns(
         strip = count_up(counters, TAKEN)
         if strip >= borders.size - 1 or count_of(counters, GIVEN_UP):
             return last
-        clear_fibres(new_sums, borders[strip], borders[strip + 1], lanes)
+        prepare_strip(sums, new_sums, borders[strip], borders[strip + 1], lanes, fresh)
         rr = 0.0
         for number in range(blocks.shape[0]):
             block = blocks[number]
             slices, entries = block[SLICES], block[ENTRIES]
-            bounds = vector_at(block[BOUNDS] + 8 * slices * strip, 2 * slices, borders)
+            firsts = block[BOUNDS] + 8 * block[STEP] * strip
             rr += crossing_step(
-                bounds[:slices], bounds[slices:],
+                vector_at(firsts, slices, borders),
+                vector_at(firsts + 8 * block[STEP], slices, borders),
                 vector_at(block[ROWS], entries, indices), vector_at(block[FIBRES], entries, kinds),
                 sums, factor, lanes, weight, vector_at(block[R], entries, numbers),
                 vector_at(block[S], entries, numbers), vector_at(block[W], entries, numbers),

@@ -15,13 +15,12 @@ from llvmlite import ir
 from numba import carray, cfunc, from_dtype, njit, types
 from numba.extending import intrinsic
 
-from slrt_dask.kernels.rows import FAST_MATH, LANE
+from slrt_dask.kernels.rows import FAST_MATH, LANE, lanes_for
 from slrt_dask.kernels.sweeps import apply_runs, apply_slices
 from slrt_dask.kernels.turns import (
     DONE,
     GIVEN_UP,
     TAKEN_AFTER,
-    WORD,
     count_of,
     count_up,
     wait_for,
@@ -47,12 +46,15 @@ def _signature(rows: Any, fibres: Any, numbers: Any) -> Any:
 
 @cache
 def mode_kernel(width: int, in_runs: bool, rows: Any, fibres: Any, numbers: Any) -> Any:
-    """A mode's kernel; it can be called as long as this is held, which it is here.
+    """A mode's kernel, as numba's callback; its address is good for as long as the process lives.
 
     width : of the mode's factor;  in_runs : whether entries of a fibre follow each other
     rows, fibres, numbers : kinds of numbers that they and vectors have
     """
-    kernel = _kernel((0,) * (width // LANE), in_runs)
+    kernel = _kernel(lanes_for(width), in_runs)
+    # Compiled code is kept, and found in memory, by this name.
+    form = "runs" if in_runs else "slices"
+    kernel.__name__ = kernel.__qualname__ = f"{form}_{width}_{rows}_{fibres}_{numbers}"
     return cfunc(_signature(rows, fibres, numbers), cache=True)(kernel)
 
 
@@ -86,7 +88,6 @@ def _call_kernel(
     def codegen(context, builder, signature, arguments):
         kinds = [argument.type for argument in arguments[1:]]
         function = ir.FunctionType(ir.DoubleType(), kinds)
-        assert arguments[0].type == WORD
         return builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
 
     return signature, codegen

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from slrt_dask.engine import crew as crew_module
 from slrt_dask.engine.crew import Crew
-
-PATIENCE = 10.0
-"""Seconds after which something that should have ended has failed."""
+from slrt_dask.errors import StateLost
+from tests.waiting import PATIENCE, begun, soon
 
 
 @pytest.fixture(params=[0, 300], ids=["asleep at once", "looking"])
@@ -29,12 +28,6 @@ def crew_of(request, monkeypatch):
     yield make
     for crew in made:
         crew.close()
-
-
-def soon(call, *arguments):
-    """The result of a call that must not hang."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call, *arguments).result(PATIENCE)
 
 
 @pytest.mark.parametrize(("others", "parts"), [(0, 1), (1, 2), (3, 4), (3, 2), (3, 1), (2, 0)])
@@ -87,19 +80,30 @@ def test_an_error_is_raised_when_all_have_ended(failing, crew_of):
     assert sorted(taken) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("place", ["_wait_for_all", "_tell"])
-def test_an_interrupt_of_whoever_waits_or_begins_leaves_nobody_at_work(place, crew_of, monkeypatch):
-    crew, caller, abandoned, begun, ended = crew_of(1), [], [], [], []
-    original = getattr(crew, place)
+@pytest.mark.parametrize("place", ["before it is told", "before others wake", "waiting"])
+def test_an_interrupt_leaves_nobody_at_work(place, crew_of, monkeypatch):
+    crew, caller, abandoned, started, ended = crew_of(1), [], [], [], []
+    soon(crew.run, lambda number: None, 2)
 
-    def interrupted(*arguments):
-        if threading.current_thread() is caller[0] and not abandoned:
+    def interrupts():
+        return threading.current_thread() is caller[0] and not abandoned
+
+    def tell(row, original=crew._tell):
+        if place == "before it is told" and interrupts():
             raise KeyboardInterrupt
-        return original(*arguments)
+        if place == "before others wake" and interrupts():
+            crew._counters[row, 0] += 1
+            raise KeyboardInterrupt
+        original(row)
+
+    def wait_for_all(original=crew._wait_for_all):
+        if place == "waiting" and interrupts():
+            raise KeyboardInterrupt
+        original()
 
     def take_part(number):
         if number:
-            begun.append(number)
+            started.append(number)
             deadline = time.monotonic() + PATIENCE
             while not abandoned and time.monotonic() < deadline:
                 time.sleep(0)
@@ -109,36 +113,89 @@ def test_an_interrupt_of_whoever_waits_or_begins_leaves_nobody_at_work(place, cr
         caller.append(threading.current_thread())
         with pytest.raises(KeyboardInterrupt):
             crew.run(take_part, 2, lambda: abandoned.append(True))
-        return begun == ended
+        return started == ended
 
-    monkeypatch.setattr(crew, place, interrupted)
-    assert soon(run)
+    with monkeypatch.context() as patching:
+        patching.setattr(crew, "_tell", tell)
+        patching.setattr(crew, "_wait_for_all", wait_for_all)
+        assert soon(run)
     assert abandoned
-    monkeypatch.undo()
+    assert bool(started) == (place != "before it is told")
     taken = []
     soon(crew.run, taken.append, 2)
     assert sorted(taken) == [0, 1]
 
 
-def test_nothing_of_a_task_is_kept(crew_of):
+def test_a_second_interrupt_while_others_are_told_to_end_leaves_nobody_at_work(crew_of):
+    crew, abandoned, ended, asked = crew_of(1), threading.Event(), [], []
+
+    def take_part(number):
+        if number == 0:
+            raise KeyboardInterrupt
+        assert abandoned.wait(PATIENCE)
+        ended.append(number)
+
+    def abandon():
+        asked.append(True)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        abandoned.set()
+
+    def run():
+        with pytest.raises(KeyboardInterrupt):
+            crew.run(take_part, 2, abandon)
+        return list(ended)
+
+    assert soon(run) == [1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_a_task_is_kept(fails, crew_of):
     class Task:
         def take_part(self, number):
-            pass
+            if fails and number:
+                raise ArithmeticError
 
     crew, task = crew_of(2), Task()
-    crew.run(task.take_part, 3)
+    with contextlib.suppress(ArithmeticError):
+        crew.run(task.take_part, 3)
     seen = weakref.ref(task)
     del task
     gc.collect()
     assert seen() is None
 
 
-def test_threads_end_when_a_crew_is_closed(crew_of):
-    before, crew = set(threading.enumerate()), crew_of(3)
-    assert set(threading.enumerate()) <= before  # none before they are needed
-    crew.run(lambda number: None, 4)
-    started = set(threading.enumerate()) - before
+def test_threads_are_started_when_they_are_needed_and_end_with_the_crew(crew_of):
+    crew = crew_of(3)
+    assert not crew._threads
+    soon(crew.run, lambda number: None, 2)
+    assert list(crew._threads) == [1]
+    taken = []
+    soon(crew.run, taken.append, 4)
+    assert sorted(taken) == [0, 1, 2, 3]
+    started = list(crew._threads.values())
     assert len(started) == 3
-    crew.close()
+    soon(crew.close)
     assert not any(thread.is_alive() for thread in started)
-    crew.close()
+    soon(crew.close)
+    with pytest.raises(StateLost, match="sent away"):
+        soon(crew.run, taken.append, 2)
+
+
+def test_a_crew_is_closed_when_its_part_is_over(crew_of):
+    crew, go_on, ended = crew_of(1), threading.Event(), []
+
+    def take_part(number):
+        assert go_on.wait(PATIENCE)
+        ended.append(number)
+
+    running = begun(crew.run, take_part, 2)
+    while not crew._threads:
+        time.sleep(0)
+    closing = begun(crew.close)
+    with pytest.raises(TimeoutError):
+        closing.result(0.05)
+    go_on.set()
+    closing.result(PATIENCE)
+    running.result(PATIENCE)
+    assert sorted(ended) == [0, 1]

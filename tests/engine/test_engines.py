@@ -109,12 +109,14 @@ def test_entries_that_are_not_sorted_by_fibre_are_not_cut_into_strips(
     threads, store_of, reference, monkeypatch
 ):
     dense, _, wanted = reference(3)
-    store = store_of(dense.mask, dense.values, parts=3)
-    monkeypatch.setattr(crossing, "SHORTEST", 0)
+    store, asked = store_of(dense.mask, dense.values, parts=3), []
+    for name, value in (("STRIP_BYTES", 64), ("SHORTEST", 0)):
+        monkeypatch.setattr(crossing, name, value)
     monkeypatch.setattr(crossing, "strip_borders", crossing.strip_borders.__wrapped__)
-    monkeypatch.setattr(block, "strip_bounds", lambda starts, fibres, borders: borders[:0])
+    monkeypatch.setattr(block, "strip_bounds", lambda *given: asked.append(given) or given[2][:0])
     with LocalEngine(store, threads=threads) as engine:
         found = results(engine, dense, validated=False, certified=False)
+    assert asked
     assert_same(found, {name: wanted[name] for name in found})
 
 

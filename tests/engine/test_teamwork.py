@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +14,7 @@ from slrt_dask.engine import chains
 from slrt_dask.engine.program import Overlapping
 from slrt_dask.engine.teamwork import OverlappingRound, Pieces, Tournament
 from tests.engine.helpers import dense_problem, numbered_share
-
-PATIENCE = 10.0
-"""Seconds after which a thread that should have ended has failed."""
+from tests.waiting import PATIENCE, begun, soon
 
 
 @pytest.mark.parametrize("count", range(1, 10))
@@ -70,11 +67,10 @@ def test_whoever_has_nothing_to_do_waits_until_it_is_known_what_others_offer(end
         asked.set()
         return pieces.take(0)
 
-    with ThreadPoolExecutor(1) as pool:
-        taking = pool.submit(take)
-        assert asked.wait(PATIENCE)
-        end(pieces)
-        assert taking.result(PATIENCE) == taken
+    taking = begun(take)
+    assert asked.wait(PATIENCE)
+    end(pieces)
+    assert taking.result(PATIENCE) == taken
 
 
 def test_nothing_is_taken_of_a_round_that_was_abandoned():
@@ -206,13 +202,12 @@ def test_every_entry_is_visited_once_however_work_is_cut(
 @pytest.mark.parametrize(("cuts", "follows"), [(0, False), (5, False), (5, True)])
 def test_an_error_in_one_thread_leaves_nobody_waiting(failing, cuts, follows, share_with):
     share = share_with(3)
-    with ThreadPoolExecutor(1) as pool:
-        for _ in range(5):
-            visits = Visits(failing, cuts, follows)
-            with pytest.raises(ArithmeticError, match=f"block {failing}"):
-                pool.submit(share.contribute, visits, None).result(PATIENCE)
-        visits = Visits(cuts=cuts, follows=follows)
-        _, rest = pool.submit(share.contribute, visits, None).result(PATIENCE)
+    for _ in range(5):
+        visits = Visits(failing, cuts, follows)
+        with pytest.raises(ArithmeticError, match=f"block {failing}"):
+            soon(share.contribute, visits, None)
+    visits = Visits(cuts=cuts, follows=follows)
+    _, rest = soon(share.contribute, visits, None)
     assert rest[0] % 1000.0 == share.assignment.store.nnz
 
 
@@ -227,10 +222,9 @@ def test_an_interrupt_before_one_has_begun_leaves_nobody_waiting(
         with pytest.raises(KeyboardInterrupt):
             share.contribute(visits, None)
 
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(contribute).result(PATIENCE)
+    soon(contribute)
     monkeypatch.undo()
-    _, rest = share.contribute(visits, None)
+    _, rest = soon(share.contribute, visits, None)
     assert rest[0] % 1000.0 == share.assignment.store.nnz
 
 

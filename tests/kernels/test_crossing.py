@@ -46,7 +46,7 @@ class Step:
             r, s, w, 0.3, 0.8, new_sums, not self.leaves, x, p, 0.2, 0.6,
         )  # fmt: skip
 
-    def take_turns(self, counters, borders, new_sums, squares, blocks):
+    def take_turns(self, counters, borders, new_sums, squares, blocks, fresh=True):
         """The turns that a thread gets; blocks : first slices of every block, and the last stop."""
         x, r, p, s, w = self.vectors
         table, held = [], []
@@ -56,11 +56,12 @@ class Step:
             bounds = crossing.strip_bounds(starts, self.fibres[entries], borders)
             arrays = [bounds, *(a[entries] for a in (self.rows, self.fibres, r, s, w, x, p))]
             held.append(arrays)
-            table.append((end - begin, stop - first, *(a.ctypes.data for a in arrays)))
+            slices = stop - first
+            table.append((end - begin, slices, slices, *(a.ctypes.data for a in arrays)))
         kinds = (self.rows[:0], self.fibres[:0], x[:0])
         return crossing.crossing_turns(
             counters, borders, np.array(table), *kinds, self.sums, self.factor, lanes_for(4), 0.7,
-            0.3, 0.8, new_sums, not self.leaves, 0.2, 0.6, squares,
+            0.3, 0.8, new_sums, fresh, not self.leaves, 0.2, 0.6, squares,
         )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def test_strips_make_the_whole_step_in_any_order(order, strips, dtype, leaves):
     found = np.full((step.count, 4), np.nan)  # cleared strip by strip
     rr = 0.0
     for number in step.generator.permutation(len(borders) - 1):
-        crossing.clear_fibres(found, borders[number], borders[number + 1], lanes_for(4))
+        found[borders[number] : borders[number + 1]] = 0.0
         rr += step.make(bounds[number], bounds[number + 1], found)
     assert_made(step, rr, found, np.zeros((step.count, 4)), dtype)
 
@@ -128,6 +129,15 @@ def test_turns_make_the_whole_step_whoever_takes_them(
     assert not take(None)  # there are no more
     assert counters[DONE, 0] == len(squares)
     assert_made(step, squares.sum(), found, np.zeros((step.count, 4)), dtype)
+
+
+@pytest.mark.parametrize("strips", [1, 5])
+def test_sums_that_are_not_fresh_are_added_to(strips):
+    step = Step(3, np.float64, False)
+    borders = np.unique(np.linspace(0, step.count, strips + 1).astype(np.int64))
+    found, squares = np.ones((step.count, 4)), np.zeros(len(borders) - 1)
+    step.take_turns(new_counters(), borders, found, squares, (0, 2, 5), fresh=False)
+    assert_made(step, squares.sum(), found, np.ones((step.count, 4)), np.float64)
 
 
 def test_no_turn_is_taken_of_work_that_was_given_up():

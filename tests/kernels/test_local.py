@@ -11,6 +11,7 @@ from slrt_dask.kernels import local
 from slrt_dask.kernels.turns import DONE, GIVEN_UP, new_counters
 from tests.kernels.helpers import ORDERS, factors_for, random_tensor
 from tests.oracles.dense import mode_product
+from tests.waiting import PATIENCE, begun
 
 SHIFT = 0.3
 
@@ -91,13 +92,13 @@ def test_rows_may_be_long_numbers():
 
 def test_turns_begin_when_what_came_before_is_done():
     product, counters = Product(3), new_counters()
-    with ThreadPoolExecutor(1) as pool:
-        taking = pool.submit(product.take_turns, counters, 2)
-        with pytest.raises(TimeoutError):
-            taking.result(0.05)
-        assert np.isnan(product.out).all()
-        counters[DONE, 0] = 2
-        taking.result(10.0)
+    Product(3).take_turns(new_counters())  # so that nothing has to be compiled
+    taking = begun(product.take_turns, counters, 2)
+    with pytest.raises(TimeoutError):
+        taking.result(0.05)
+    assert np.isnan(product.out).all()
+    counters[DONE, 0] = 2
+    taking.result(PATIENCE)
     assert np.isfinite(product.out).all()
 
 
@@ -107,3 +108,12 @@ def test_work_that_was_given_up_is_not_waited_for():
     product.take_turns(counters, turns_before=1)
     product.take_turns(counters, turns_before=0)
     assert np.isnan(product.out).all()
+
+
+def test_every_width_and_form_has_a_kernel_of_its_own():
+    kinds = (np.dtype(np.int32), np.dtype(np.int32), np.dtype(np.float64))
+    kernels = [
+        local.mode_kernel(width, in_runs, *kinds) for width in (2, 4) for in_runs in (False, True)
+    ]
+    assert len({kernel.address for kernel in kernels}) == 4
+    assert len({kernel.native_name for kernel in kernels}) == 4

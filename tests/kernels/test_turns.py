@@ -19,9 +19,7 @@ from slrt_dask.kernels.turns import (
     vector_at,
     wait_for,
 )
-
-PATIENCE = 10.0
-"""Seconds after which a thread that should have ended has failed."""
+from tests.waiting import PATIENCE, begun
 
 
 @njit(nogil=True)
@@ -61,17 +59,16 @@ def test_counters_do_not_touch_each_other():
 
 @pytest.mark.parametrize(("row", "reached"), [(DONE, True), (GIVEN_UP, False)])
 def test_whoever_waits_is_told_by_another_thread(row, reached):
-    counters, begun = new_counters(), threading.Event()
+    counters, asked = new_counters(), threading.Event()
 
     def wait():
-        begun.set()
+        asked.set()
         return wait_for(counters, DONE, 1, -1)
 
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait)
-        assert begun.wait(PATIENCE)
-        count(counters, row)
-        assert waiting.result(PATIENCE) is reached
+    waiting = begun(wait)
+    assert asked.wait(PATIENCE)
+    count(counters, row)
+    assert waiting.result(PATIENCE) is reached
 
 
 @pytest.mark.parametrize("offers", [0, 1, 5])
