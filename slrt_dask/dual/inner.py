@@ -148,7 +148,7 @@ class ConjugateGradient(Overlapping):
             strips, message, self.factors.padded[mode], self.weights[mode], sums, total is None
         )
         turns.take()
-        return self._swept(sums, float(turns.squares.sum()), total)
+        return self._swept(sums, turns.squared_residual, total)
 
     def _room_for_sums(self, buffers: Buffers, fibres: int, message: Round) -> Matrix:
         """Room for an iteration's fibre sums, where those of the last but one have been.
