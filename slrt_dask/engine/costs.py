@@ -222,7 +222,7 @@ class Costs:
         return entries + math.ceil((self.extra or 0) * entries / self.header.nnz)
 
     def _sums(self, threads: int) -> int:
-        # Every thread makes a partial sum, and in a solve keeps the one before; the complete one
+        # Every thread may make a partial sum, and in a solve keep the one before; the complete one
         # arrives beside them, and at a worker that adds up those of others, so do theirs. What
         # neighbours give each other is in memory that counts for both of them, be it in an outbox
         # or in the two rooms that a solve uses in turns.
