@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from slrt_dask.dual.inner_rounds import NO_SUMS, InnerOutcome, Round, Sums, missed_value
 from slrt_dask.dual.iteration import CrossingTurns, SharedIteration
 from slrt_dask.dual.layout import layout_of, strips_of
+from slrt_dask.dual.offers import mutual_help
 from slrt_dask.dual.operator import (
     Factors,
     Matrix,
@@ -131,8 +132,9 @@ class ConjugateGradient(Overlapping):
             return None
         sums = self._room_for_sums(buffers, int(layout.strips.borders[-1]), message)
         return SharedIteration(
-            layout, message, self.factors, self.weights, self.slab_mode, self.shift, sums
-        )
+            layout, message, self.factors, self.weights, self.slab_mode, self.shift, sums,
+            mutual_help(layout, places, self.factors),
+        )  # fmt: skip
 
     def _iterate(self, block: Block, message: Round, total: Sums | None) -> Sums:
         """A step and the next one's sweep, but for the local modes; all in one pass."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.dual.inner_rounds import Round
 from slrt_dask.dual.layout import Layout, Strips
+from slrt_dask.dual.offers import NOTHING_OFFERED, MutualHelp
 from slrt_dask.dual.operator import Factors, Matrix
 from slrt_dask.kernels import crossing, local
 from slrt_dask.kernels.rows import lanes_for
@@ -60,6 +61,7 @@ class SharedIteration:
 
     factors, weights, shift : of the operator
     sums : room for the new fibre sums
+    mutual : how neighbours do some of each other's second halves, if they do
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class SharedIteration:
         slab_mode: int,
         shift: float,
         sums: Matrix,
+        mutual: MutualHelp | None = None,
     ) -> None:
         factor, weight = factors.padded[slab_mode], weights[slab_mode]
         self._first = CrossingTurns(layout.strips, message, factor, weight, sums, True)
@@ -79,9 +82,15 @@ class SharedIteration:
         self._sums, self._pieces = sums, layout.pieces
         self._energies = np.empty(0 if layout.pieces is None else len(layout.pieces.pieces))
         self.follows = layout.pieces is not None
+        self._mutual, self._round, self._opener = mutual, message.iteration, -1
+        if mutual is not None and mutual.own is not None:
+            mutual.own.prepare()
 
     def step(self, thread: int) -> bool:
-        return self._first.take()
+        last = self._first.take()
+        if last:
+            self._opener = thread
+        return last
 
     def total(self) -> tuple[Matrix, NDArray[np.float64]]:
         rr = self._first.squared_residual
@@ -90,14 +99,23 @@ class SharedIteration:
     def follow(self, thread: int) -> None:
         pieces = self._pieces
         assert pieces is not None
+        mutual, weights, shift = self._mutual, self._local_weights, self._shift
+        if mutual is not None and mutual.own is not None and thread == self._opener:
+            mutual.own.open(self._round)
         local.local_turns(
             self._first.counters, self._first.squares.size, pieces.pieces, pieces.blocks,
-            pieces.numbering, pieces.modes, pieces.rooms[thread], self._local_weights, self._shift,
-            self._energies,
+            pieces.numbering, pieces.modes, pieces.rooms[thread], weights, shift, self._energies,
+            *(NOTHING_OFFERED if mutual is None else mutual.claims),
         )  # fmt: skip
+        if mutual is not None:
+            mutual.help(thread, self._round, weights, shift)
 
     def rest(self) -> NDArray[np.float64]:
+        if self._mutual is not None:
+            self._mutual.fetch(self._energies)
         return np.array([0.0, _total(self._energies), 0.0, 0.0])
 
     def give_up(self) -> None:
         self._first.counters[GIVEN_UP, 0] = 1
+        if self._mutual is not None:
+            self._mutual.give_up()

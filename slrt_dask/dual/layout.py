@@ -75,6 +75,7 @@ class Pieces:
 class Layout:
     """Both halves of a solve's iterations; no pieces where blocks are multiplied on dense tiles."""
 
+    blocks: Sequence[Block]
     strips: Strips
     pieces: Pieces | None
 
@@ -86,7 +87,7 @@ def layout_of(places: Sequence[Place], factors: Factors, solution: str) -> Layou
     if strips is None:
         return None
     tiles = any(block.tiles for block in blocks)
-    return Layout(strips, None if tiles else _pieces(blocks, places, factors))
+    return Layout(blocks, strips, None if tiles else _pieces(blocks, places, factors))
 
 
 def strips_of(
@@ -129,32 +130,46 @@ def _pieces(blocks: Sequence[Block], places: Sequence[Place], factors: Factors) 
         index, numbers = block.index, block.values.dtype
         vectors = (at(block.changing(name), numbers) for name in ("r", "w"))
         table.append((index.entries, at(index.starts, np.int64), *vectors))
-        numbering.append([_numbered(index, mode, factors, numbers, at) for mode in local_modes])
+        numbering.append(
+            [
+                numbered(
+                    factors.width(mode), mode == index.mode_in_runs, index.rows[mode],
+                    index.fibres[mode], numbers, at,
+                )
+                for mode in local_modes
+            ]
+        )  # fmt: skip
+    modes, rooms = mode_tables(places, factors, rows, "sums", at)
+    cut = _cut([block.index for block in blocks])
+    return Pieces(cut, np.array(table), np.array(numbering), modes, rooms, at.held)
+
+
+def mode_tables(
+    places: Sequence[Place], factors: Factors, rows: dict[int, int], name: str, at: Addresses
+) -> tuple[Table, Table]:
+    """What kernels are told of local modes, and every thread's buffers for their fibre sums.
+
+    rows : of each such mode's buffers;  name : of the buffers
+    """
     modes = [
-        (at(factors.padded[mode], np.float64), len(factors.padded[mode]), rows[mode])
-        for mode in local_modes
+        (at(factors.padded[mode], np.float64), len(factors.padded[mode]), count)
+        for mode, count in rows.items()
     ]
     rooms = [
         [
-            at(place.buffers.room(mode, "sums", rows[mode], factors.width(mode)), np.float64)
-            for mode in local_modes
+            at(place.buffers.room(mode, name, count, factors.width(mode)), np.float64)
+            for mode, count in rows.items()
         ]
         for place in places
     ]
-    return Pieces(
-        _cut([block.index for block in blocks]), np.array(table), np.array(numbering),
-        np.array(modes), np.array(rooms), at.held,
-    )  # fmt: skip
+    return np.array(modes), np.array(rooms)
 
 
-def _numbered(
-    index: BlockIndex, mode: int, factors: Factors, numbers: Any, at: Addresses
+def numbered(
+    width: int, in_runs: bool, rows: NDArray[Any], fibres: NDArray[Any], numbers: Any, at: Addresses
 ) -> tuple[int, int, int]:
     """Addresses of a local mode's kernel for a block, of its rows and of its fibres."""
-    rows, fibres = index.rows[mode], index.fibres[mode]
-    kernel = local.mode_kernel(
-        factors.width(mode), mode == index.mode_in_runs, rows.dtype, fibres.dtype, numbers
-    )
+    kernel = local.mode_kernel(width, in_runs, rows.dtype, fibres.dtype, numbers)
     return kernel.address, at(rows, rows.dtype), at(fibres, fibres.dtype)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.engine.helping import Helping
 from slrt_dask.errors import StateLost
 from slrt_dask.kernels.blocks import (
     BlockIndex,
@@ -112,9 +113,11 @@ class Buffers:
     """Room for what a thread makes of a block; used again from block to block.
 
     new_room : makes room for what other workers are to see
+    helping : through which neighbours take work from each other, if there are any
     """
 
     new_room: NewRoom = np.empty
+    helping: Helping | None = None
     _held: dict[tuple[int, str], NDArray[np.float64]] = field(default_factory=dict)
     _arrays: dict[Hashable, NDArray[Any]] = field(default_factory=dict)
     _made: dict[Hashable, Any] = field(default_factory=dict)

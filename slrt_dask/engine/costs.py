@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.engine.exchange import FAN_IN
+from slrt_dask.engine.helping import MOST_BESIDE, OFFERED_PART
 from slrt_dask.engine.neighbours import LARGEST
 from slrt_dask.engine.prepare import numbers_every_fibre
 from slrt_dask.engine.tiling import Tiling, slice_lengths
@@ -174,7 +175,7 @@ class Costs:
         state = held * self._vectors * self.value_bytes
         return WorkerBytes(
             observations + self._queries(held), state, self._sums(threads),
-            self._buffers(held, threads), self._rows(threads, slices),
+            self._buffers(held, threads) + self._offers(held), self._rows(threads, slices),
         )  # fmt: skip
 
     def streamed(
@@ -208,6 +209,14 @@ class Costs:
             return 0
         alternating = ALTERNATING_VECTORS if self.alternating else 0
         return BOUND_VECTORS + alternating + (0 if self.coupling is None else 3)
+
+    def _offers(self, entries: int) -> int:
+        """Of what neighbours let each other do, with two vectors: the own offer, and theirs."""
+        if self.workers == 1 or self.tiling.used:
+            return 0
+        offers = 1 + min(MOST_BESIDE, self.workers - 1)
+        offered = math.ceil(entries / OFFERED_PART)
+        return offers * offered * (self.index_bytes + 2 * self.value_bytes)
 
     def _rows(self, threads: int, slices: tuple[tuple[int, int], ...]) -> int:
         """Of a linear constraint: coefficients, which stay in memory, and vectors of its rows."""

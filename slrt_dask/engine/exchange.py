@@ -77,6 +77,11 @@ class Mailbox:
                 self._changed.wait()
             return self._parts.pop(letter)
 
+    def look(self, letter: Letter) -> Any:
+        """The part if it is there already, else None."""
+        with self._changed:
+            return self._parts.pop(letter, None)
+
     def check(self, run: int) -> None:
         """Raise StateLost if nothing of this run will come any more."""
         if self._closed or run < self._run:

@@ -30,16 +30,17 @@ class Whereabouts(NamedTuple):
     length: int
     token: bytes
 
-    def opened(self) -> mmap.mmap:
-        """The memory as it is now and later on; what is written to it stays here."""
+    def opened(self, *, shared: bool = False) -> mmap.mmap:
+        """The memory as it is now and later on; what is written to it stays here, unless shared."""
+        access, how = (mmap.ACCESS_WRITE, os.O_RDWR) if shared else (mmap.ACCESS_COPY, os.O_RDONLY)
         try:
             # Another process's file of that number may be a named pipe, at which one waits.
             path = f"/proc/{self.process}/fd/{self.file}"
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = os.open(path, how | os.O_NONBLOCK)
             try:
                 if os.fstat(descriptor).st_size != self.length:
                     raise OutOfSight
-                memory = mmap.mmap(descriptor, self.length, access=mmap.ACCESS_COPY)
+                memory = mmap.mmap(descriptor, self.length, access=access)
             finally:
                 os.close(descriptor)
         except (OSError, ValueError) as error:

@@ -19,6 +19,7 @@ from slrt_dask.engine.block import Block, NewRoom
 from slrt_dask.engine.chains import Chain, divide
 from slrt_dask.engine.costs import ROOMS
 from slrt_dask.engine.crew import Crew
+from slrt_dask.engine.helping import Helping
 from slrt_dask.engine.program import HandOver, Overlapping, Program, add_into
 from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
@@ -36,6 +37,7 @@ class Share:
         self.assignment = assignment
         self._scratch, self._made = None, 0
         self._new_room: NewRoom = np.empty
+        self._helping: Helping | None = None
         self.seconds, self.peak_before = ShareSeconds(), peak_bytes()
         if assignment.streaming is not None:
             self._scratch = ScratchDirectory(assignment.streaming.directory)
@@ -114,11 +116,12 @@ class Share:
             self._run = run
             self.discard(discard)
 
-    def show_in(self, new_room: NewRoom) -> None:
-        """Have what other workers are to know made in rooms of this kind from now on."""
-        self._new_room = new_room
+    def meet(self, new_room: NewRoom = np.empty, helping: Helping | None = None) -> None:
+        """From now on have what other workers are to know made in rooms of this kind, and let
+        neighbours help each other this way."""
+        self._new_room, self._helping = new_room, helping
         for chain in self._chains[:1]:
-            chain.buffers.new_room = new_room
+            chain.buffers.new_room, chain.buffers.helping = new_room, helping
 
     def contribute_to(
         self, run: int, program: Program, message: Any, hand_over: HandOver | None = None
@@ -212,6 +215,7 @@ class Share:
         chains = [Chain(run, [Room(largest) for _ in range(rooms)]) for run in runs]
         if chains:  # the others' sums are added to the first one's
             chains[0].buffers.new_room = self._new_room
+            chains[0].buffers.helping = self._helping
         return chains
 
     def _refuse_long_slices(self) -> None:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import distributed
-import numpy as np
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol import to_serialize
 
@@ -29,6 +28,7 @@ from slrt_dask.engine.exchange import (
     TimedExchange,
     TreeExchange,
 )
+from slrt_dask.engine.helping import Helping, beside
 from slrt_dask.engine.neighbours import Inbox, Outbox, Parcel
 from slrt_dask.engine.post import Address, Answer, Post, opened_post
 from slrt_dask.engine.program import HandOver, Program, run_rounds
@@ -192,20 +192,41 @@ def run_program(
     plugin.begin(worker.get_current_task(), run)
     distributed.secede()
     exchange: Exchange | None = None
-    if len(workers) > 1:
-        send = partial(_send, worker, plugin, workers)
-        place = workers.index(worker.address)
-        strangers = _strangers(worker, workers)
-        plugin.neighbours |= dict.fromkeys(strangers)
-        share.show_in(plugin.outbox.room if len(strangers) < len(workers) - 1 else np.empty)
-        tree = TreeExchange(plugin.mailbox, send, run, place, len(workers))
-        exchange = TimedExchange(tree, share.seconds.add_exchange)
-    shared = program if exchange is None else exchange.spread(program)
+    with ExitStack() as meeting:
+        if len(workers) > 1:
+            send = partial(_send, worker, plugin, workers)
+            place = workers.index(worker.address)
+            meeting.enter_context(_met(worker, plugin, share, run, workers))
+            tree = TreeExchange(plugin.mailbox, send, run, place, len(workers))
+            exchange = TimedExchange(tree, share.seconds.add_exchange)
+        shared = program if exchange is None else exchange.spread(program)
 
-    def contribute(program: Program, message: Any, hand_over: HandOver | None) -> Any:
-        return share.contribute_to(run, program, aligned(message), hand_over)
+        def contribute(program: Program, message: Any, hand_over: HandOver | None) -> Any:
+            return share.contribute_to(run, program, aligned(message), hand_over)
 
-    return run_rounds(aligned(shared), contribute, exchange)
+        return run_rounds(aligned(shared), contribute, exchange)
+
+
+@contextmanager
+def _met(
+    worker: Any, plugin: SharePlugin, share: Share, run: int, workers: tuple[str, ...]
+) -> Iterator[None]:
+    """Have a share know the workers on its machine meanwhile."""
+    strangers, place = _strangers(worker, workers), workers.index(worker.address)
+    plugin.neighbours |= dict.fromkeys(strangers)
+    here = [number for number, other in enumerate(workers) if other not in strangers]
+    if len(here) < 2:
+        share.meet()
+        yield
+        return
+    write = partial(_write, worker, plugin, workers)
+    helping = Helping(plugin.mailbox, write, run, place, beside(place, here))
+    share.meet(plugin.outbox.room, helping)
+    try:
+        yield
+    finally:
+        share.meet(plugin.outbox.room)
+        helping.close()
 
 
 def on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -261,6 +282,14 @@ def _send(
             plugin.neighbours[peer] = None
     named = {"name": plugin.name, "letter": letter, "part": to_serialize(part)}
     return partial(_arrived, peer, _calling(worker, peer, DELIVER, **named))
+
+
+def _write(
+    worker: Any, plugin: SharePlugin, workers: tuple[str, ...], to: int, letter: Letter, part: Any
+) -> bool:
+    """Give something short to a worker on this machine; whether that was possible."""
+    address = _post_of(worker, plugin, workers[to])
+    return bool(address and plugin.post and plugin.post.send(address, letter, part))
 
 
 def _post_of(worker: Any, plugin: SharePlugin, peer: str) -> Address | None:

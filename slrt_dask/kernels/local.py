@@ -23,6 +23,9 @@ from slrt_dask.kernels.turns import (
     TAKEN_AFTER,
     count_of,
     count_up,
+    doze_until,
+    set_count,
+    vector_at,
     wait_for,
 )
 
@@ -94,9 +97,25 @@ def _call_kernel(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def _product(piece, pieces, blocks, numbering, modes, buffers, weights, shift):
+    number, first, stop = pieces[piece]
+    block, energy = blocks[number], 0.0
+    for place in range(modes.shape[0]):
+        mode, numbered = modes[place], numbering[number, place]
+        energy += _call_kernel(
+            numbered[KERNEL], block[STARTS] + 8 * first, stop - first, numbered[ROWS],
+            numbered[FIBRES], block[ENTRIES], block[X], mode[FACTOR], mode[LENGTH],
+            buffers[place], mode[BUFFER_ROWS], weights[place], block[OUT], int(place == 0),
+            shift,
+        )  # fmt: skip
+    return energy
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def local_turns(
-    counters, turns_before, pieces, blocks, numbering, modes, buffers, weights, shift, energies
-):
+    counters, turns_before, pieces, blocks, numbering, modes, buffers, weights, shift, energies,
+    claims, away,
+):  # fmt: skip
     """out = shift · x + Σ_{k local} λ_k X ×_k U_k U_kᵀ at the entries, as this thread gets turns.
 
     Begins when all turns of what came before have been done, by whichever threads.
@@ -106,6 +125,8 @@ def local_turns(
     blocks : (blocks, 4);  numbering : (blocks, modes, 3);  modes : (modes, 3)
     buffers : (modes,) addresses of this thread's room for fibre sums
     energies : (pieces,) for ⟨x, what was added⟩
+    claims : counters of what is offered to others, the last pieces: see `help_turns`
+    away : (offered,) set to 1 where another process has taken a piece
     """
     if not wait_for(counters, DONE, turns_before, -1):
         return
@@ -113,14 +134,76 @@ def local_turns(
         piece = count_up(counters, TAKEN_AFTER)
         if piece >= pieces.shape[0] or count_of(counters, GIVEN_UP):
             return
-        number, first, stop = pieces[piece]
-        block, energy = blocks[number], 0.0
-        for place in range(modes.shape[0]):
-            mode, numbered = modes[place], numbering[number, place]
-            energy += _call_kernel(
-                numbered[KERNEL], block[STARTS] + 8 * first, stop - first, numbered[ROWS],
-                numbered[FIBRES], block[ENTRIES], block[X], mode[FACTOR], mode[LENGTH],
-                buffers[place], mode[BUFFER_ROWS], weights[place], block[OUT], int(place == 0),
-                shift,
-            )  # fmt: skip
-        energies[piece] = energy
+        offered = piece - (pieces.shape[0] - away.size)
+        if offered >= 0 and count_up(claims, FIRST_CLAIM + offered) > 0:
+            away[offered] = 1
+        else:
+            energies[piece] = _product(
+                piece, pieces, blocks, numbering, modes, buffers, weights, shift
+            )
+
+
+OPENED = GIVEN_UP + 1
+"""The counter of an offer that says which round it is open for."""
+FIRST_CLAIM = OPENED + 1
+"""The first of the counters of who has asked for each piece, the first of whom gets it; then come
+those of pieces that others have done."""
+
+
+def claims_for(offered: int) -> int:
+    """How many counters an offer of so many pieces has."""
+    return FIRST_CLAIM + 2 * offered
+
+
+@njit(nogil=True, cache=True)
+def open_offer(claims, opening, lengths, sources, targets, like):
+    """Copy what is needed of every piece to where other processes see it, and let them begin.
+
+    lengths, sources, targets : (offered,) numbers of each, and addresses
+    like : an array of the kind of these numbers
+    """
+    for piece in range(lengths.size):
+        target = vector_at(targets[piece], lengths[piece], like)
+        target[:] = vector_at(sources[piece], lengths[piece], like)
+    set_count(claims, OPENED, opening)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def help_turns(
+    claims, opening, naps, pieces, blocks, numbering, modes, buffers, weights, shift, energies
+):
+    """`local_turns` for what another process offers, the last piece first; whether it is over.
+
+    It is not if the offer has not been opened yet, for which this waits a moment.
+    """
+    if not doze_until(claims, OPENED, opening, naps):
+        return count_of(claims, GIVEN_UP) > 0
+    for piece in range(pieces.shape[0] - 1, -1, -1):
+        if count_of(claims, GIVEN_UP):
+            return True
+        if count_up(claims, FIRST_CLAIM + piece) == 0:
+            energies[piece] = _product(
+                piece, pieces, blocks, numbering, modes, buffers, weights, shift
+            )
+            count_up(claims, FIRST_CLAIM + pieces.shape[0] + piece)
+    return True
+
+
+@njit(nogil=True, cache=True)
+def fetch_pieces(claims, away, naps, lengths, sources, targets, like, energies, own_energies):
+    """Take over what others have done; whether all is there, for which this waits a moment.
+
+    lengths, sources, targets : see `open_offer`
+    energies, own_energies : of the offer, and of all pieces
+    """
+    first = own_energies.size - away.size
+    for piece in range(away.size):
+        if away[piece] == 0:
+            continue
+        if not doze_until(claims, FIRST_CLAIM + away.size + piece, 1, naps):
+            return False
+        target = vector_at(targets[piece], lengths[piece], like)
+        target[:] = vector_at(sources[piece], lengths[piece], like)
+        own_energies[first + piece] = energies[piece]
+        away[piece] = 0
+    return True

@@ -26,6 +26,9 @@ LOOKS = 200
 """Looks at a counter before the core is offered to whoever else wants it: some 0.1 µs."""
 
 _offer_core = types.ExternalFunction("sched_yield", types.int32())
+_sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+NAP = 100
+"""Microseconds of sleep between looks at what may take a while."""
 
 
 def new_counters(kinds: int = 4) -> NDArray[np.int64]:
@@ -63,6 +66,19 @@ def count_of(typing_context, counters, row):
 
 
 @intrinsic
+def set_count(typing_context, counters, row, count):
+    """Set a counter; whoever sees that sees all that was written before."""
+    signature = types.void(counters, types.intp, types.int64)
+
+    def codegen(context, builder, signature, arguments):
+        place = _counter(context, builder, signature.args[0], *arguments[:2])
+        builder.store_atomic(arguments[2], place, "release", 8)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
 def _pointer(typing_context, address, like):
     signature = types.CPointer(like.dtype)(types.int64, like)
 
@@ -87,6 +103,17 @@ def wait_for(counters, row, count, offers):
             return False
         _offer_core()
         offers -= 1
+
+
+@njit(nogil=True, cache=True)
+def doze_until(counters, row, count, naps):
+    """As `wait_for`, where it may take milliseconds: sleeping, so many times at most."""
+    while count_of(counters, row) < count:
+        if count_of(counters, GIVEN_UP) or naps == 0:
+            return False
+        _sleep(NAP)
+        naps -= 1
+    return True
 
 
 @njit(nogil=True, cache=True, inline="always")

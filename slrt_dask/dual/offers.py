@@ -1,0 +1,318 @@
+"""What workers of one machine let each other do of a solve: the last pieces of second halves.
+
+An offer is memory that neighbours see, with all that a product with the local modes needs of those
+pieces: indices, the vector, and room for the product. The owner copies the vector there in every
+round. It goes on taking pieces from the front, neighbours that are early take them from the back,
+and what they have done is copied to where it belongs. The kernels are the same, and sums are added
+in one order, so that who has done what does not change a bit of the outcome.
+
+Neighbours end a round together: a helper is through with a round's offer before its owner can begin
+the next round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.dual.layout import Addresses, Layout, Pieces, Table, mode_tables, numbered
+from slrt_dask.dual.operator import Factors
+from slrt_dask.engine.block import Block
+from slrt_dask.engine.helping import OFFERED_PART, Content, Helping
+from slrt_dask.engine.program import Place
+from slrt_dask.kernels import local
+from slrt_dask.kernels.turns import GIVEN_UP, new_counters
+
+FEWEST = 4
+"""Pieces that an offer must have to be worth a neighbour's look."""
+LINE = 64
+"""Bytes that arrays in an offer begin at multiples of."""
+NAPS_TO_OPEN, NAPS_TO_FETCH = 5, 1000
+"""How often to look, napping, before seeing to something else: 0.5 ms and 0.1 s."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What is in an offer, for those who have only its bytes.
+
+    starts, entries : of all pieces together
+    kinds : of the index arrays' numbers
+    modes : for every local mode its row's and its fibre's index array, and its buffers' rows
+    runs : the local mode whose fibres come in runs, counted among them; -1 if there is none
+    numbers : the kind of the vectors' numbers
+    """
+
+    pieces: int
+    starts: int
+    entries: int
+    kinds: tuple[str, ...]
+    modes: tuple[tuple[int, int, int], ...]
+    runs: int
+    numbers: str
+
+    def _arrays(self) -> Iterator[tuple[tuple[int, ...], Any]]:
+        yield (local.claims_for(self.pieces), 8), np.int64
+        yield (self.pieces, 3), np.int64
+        yield (self.starts,), np.int64
+        yield (self.pieces,), np.float64
+        yield (self.entries,), self.numbers
+        yield (self.entries,), self.numbers
+        for kind in self.kinds:
+            yield (self.entries,), kind
+
+    @property
+    def nbytes(self) -> int:
+        return sum(_rounded(shape, kind) for shape, kind in self._arrays())
+
+    def found_in(self, content: Content) -> Laid:
+        """The arrays of an offer with this description."""
+        found, first = [], 0
+        for shape, kind in self._arrays():
+            size = math.prod(shape) * np.dtype(kind).itemsize
+            found.append(content[first : first + size].view(kind).reshape(shape))
+            first += _rounded(shape, kind)
+        claims, pieces, starts, energies, x, out, *columns = found
+        return Laid(claims, pieces, starts, energies, x, out, tuple(columns))
+
+
+def _rounded(shape: tuple[int, ...], kind: Any) -> int:
+    size: int = math.prod(shape) * np.dtype(kind).itemsize
+    return -(-size // LINE) * LINE
+
+
+@dataclass(frozen=True)
+class Laid:
+    """The arrays of an offer; see `local.help_turns`.
+
+    pieces : (pieces, 3) 0, its first slice, and the one after the last
+    starts : where in the following each slice begins, and each piece's last one ends
+    x, out, columns : (entries,) the vector, room for its product, and indices
+    """
+
+    claims: Table
+    pieces: Table
+    starts: Table
+    energies: NDArray[np.float64]
+    x: NDArray[Any]
+    out: NDArray[Any]
+    columns: tuple[NDArray[Any], ...]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What this worker offers.
+
+    away : (pieces,) 1 where a neighbour has taken a piece in this round
+    lengths, from_x, to_x, from_out, to_out : (pieces,) what is copied for each: numbers, addresses
+    """
+
+    laid: Laid
+    away: Table
+    lengths: Table
+    from_x: Table
+    to_x: Table
+    from_out: Table
+    to_out: Table
+
+    def prepare(self) -> None:
+        """Before a round, when nobody looks."""
+        self.laid.claims[local.FIRST_CLAIM :] = 0
+        self.away[:] = 0
+
+    def open(self, opening: int) -> None:
+        laid = self.laid
+        local.open_offer(laid.claims, opening, self.lengths, self.from_x, self.to_x, laid.x)
+
+    def fetch(self, energies: NDArray[np.float64]) -> bool:
+        """Take over what neighbours have done; whether all of it is there."""
+        laid = self.laid
+        return bool(
+            local.fetch_pieces(
+                laid.claims, self.away, NAPS_TO_FETCH, self.lengths, self.from_out, self.to_out,
+                laid.x, laid.energies, energies,
+            )
+        )  # fmt: skip
+
+
+class Received:
+    """A neighbour's offer, as the kernels of this process are told of it."""
+
+    def __init__(
+        self, content: Content, described: Described, places: Sequence[Place], factors: Factors,
+        local_modes: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self._at, laid = Addresses(), described.found_in(content)
+        self._laid, numbers = laid, laid.x.dtype
+        vectors = (self._at(array, numbers) for array in (laid.x, laid.out))
+        self._blocks = np.array([(described.entries, self._at(laid.starts, np.int64), *vectors)])
+        self._numbering = np.array(
+            [
+                [
+                    numbered(
+                        factors.width(mode), place == described.runs, laid.columns[row],
+                        laid.columns[fibre], numbers, self._at,
+                    )
+                    for place, (mode, (row, fibre, _)) in enumerate(
+                        zip(local_modes, described.modes, strict=True)
+                    )
+                ]
+            ]
+        )  # fmt: skip
+        rows = {k: rows for k, (_, _, rows) in zip(local_modes, described.modes, strict=True)}
+        # Not the threads' own rooms, which kernels know by addresses.
+        self._modes, self._rooms = mode_tables(places, factors, rows, "help", self._at)
+
+    def take(
+        self, thread: int, opening: int, weights: NDArray[np.float64], shift: float
+    ) -> bool:  # fmt: skip
+        """Do what there is to do; whether that is over, and not yet to come."""
+        laid = self._laid
+        return bool(
+            local.help_turns(
+                laid.claims, opening, NAPS_TO_OPEN, laid.pieces, self._blocks, self._numbering,
+                self._modes, self._rooms[thread], weights, shift, laid.energies,
+            )
+        )  # fmt: skip
+
+
+NOTHING_OFFERED = new_counters(1), np.empty(0, np.int64)
+
+
+def mutual_help(layout: Layout, places: Sequence[Place], factors: Factors) -> MutualHelp | None:
+    """How the neighbours of a solve help each other; None if there are none, or no pieces."""
+    helping, pieces = places[0].buffers.helping, layout.pieces
+    if helping is None or pieces is None:
+        return None
+    return helping.made(lambda: MutualHelp(helping, layout.blocks, pieces, places, factors))
+
+
+class MutualHelp:
+    """What a worker offers in a solve, and what it does of others' offers."""
+
+    def __init__(
+        self, helping: Helping, blocks: Sequence[Block], pieces: Pieces, places: Sequence[Place],
+        factors: Factors,
+    ) -> None:  # fmt: skip
+        self._helping, self._places, self._factors = helping, places, factors
+        self._local_modes = blocks[0].index.local_modes
+        self._received: list[Received] = []
+        self.own = _offered(helping, blocks, pieces)
+
+    @property
+    def claims(self) -> tuple[Table, Table]:
+        """What `local.local_turns` is told of an offer."""
+        return NOTHING_OFFERED if self.own is None else (self.own.laid.claims, self.own.away)
+
+    def help(self, thread: int, opening: int, weights: NDArray[np.float64], shift: float) -> None:
+        """Do what neighbours offer in this round, until all of it is done or in hand."""
+        if thread == 0:
+            for content, described in self._helping.heard():
+                self._received.append(
+                    Received(content, described, self._places, self._factors, self._local_modes)
+                )
+        left = list(self._received)
+        while left:
+            left = [other for other in left if not other.take(thread, opening, weights, shift)]
+            if left:
+                self._helping.check()
+
+    def fetch(self, energies: NDArray[np.float64]) -> None:
+        """Have what neighbours have done of the own offer."""
+        while self.own is not None and not self.own.fetch(energies):
+            self._helping.check()
+
+    def give_up(self) -> None:
+        """Have nobody begin anything of the own offer any more."""
+        if self.own is not None:
+            self.own.laid.claims[GIVEN_UP, 0] = 1
+
+
+def _offered(helping: Helping, blocks: Sequence[Block], pieces: Pieces) -> Offer | None:
+    """The last pieces, laid where neighbours see them; None if that is not worth it."""
+    wanted, lengths = (
+        sum(block.entries for block in blocks) // OFFERED_PART,
+        _lengths(pieces, blocks),
+    )
+    count = int(np.searchsorted(np.cumsum(lengths[::-1]), wanted))
+    if count < FEWEST:
+        return None
+    chosen, lengths = pieces.pieces[-count:], lengths[-count:]
+    described = _description(chosen, int(lengths.sum()), blocks)
+    content = None if described is None else helping.room(described.nbytes)
+    if described is None or content is None:
+        return None
+    laid = described.found_in(content)
+    offer = _lay(laid, chosen, lengths, blocks)
+    helping.offer(described)
+    return offer
+
+
+def _lengths(pieces: Pieces, blocks: Sequence[Block]) -> Table:
+    """Entries of every piece."""
+    starts = [block.index.starts for block in blocks]
+    return np.array([starts[b][stop] - starts[b][first] for b, first, stop in pieces.pieces])
+
+
+def _description(chosen: Table, entries: int, blocks: Sequence[Block]) -> Described | None:
+    """None if the blocks are not alike."""
+    found = {_alike(blocks[number]) for number in np.unique(chosen[:, 0])}
+    if len(found) > 1:
+        return None
+    ((kinds, columns, runs, numbers),) = found
+    index = blocks[0].index
+    rows = [max(b.index.buffer_rows[mode] for b in blocks) for mode in index.local_modes]
+    modes = tuple((*pair, count) for pair, count in zip(columns, rows, strict=True))
+    starts = int((chosen[:, 2] - chosen[:, 1] + 1).sum())
+    return Described(len(chosen), starts, entries, kinds, modes, runs, numbers)
+
+
+def _alike(block: Block) -> tuple[Any, ...]:
+    """What has to be the same of all blocks in an offer."""
+    index = block.index
+    arrays = _columns(block)
+    numbers = {id(array): number for number, array in enumerate(arrays)}
+    modes = tuple(
+        (numbers[id(index.rows[k])], numbers[id(index.fibres[k])]) for k in index.local_modes
+    )
+    runs = (
+        index.local_modes.index(index.mode_in_runs)
+        if index.mode_in_runs in index.local_modes
+        else -1
+    )
+    return tuple(array.dtype.str for array in arrays), modes, runs, block.values.dtype.str
+
+
+def _columns(block: Block) -> list[NDArray[Any]]:
+    """The index arrays of the local modes; one that serves twice is there once."""
+    index = block.index
+    both = [array for k in index.local_modes for array in (index.rows[k], index.fibres[k])]
+    return list({id(array): array for array in both}.values())
+
+
+def _lay(laid: Laid, chosen: Table, lengths: Table, blocks: Sequence[Block]) -> Offer:
+    """Fill an offer with all that stays the same from round to round."""
+    laid.claims[:] = 0
+    entry, start, own = 0, 0, []
+    for place, ((number, first, stop), length) in enumerate(zip(chosen, lengths, strict=True)):
+        block = blocks[number]
+        starts = block.index.starts[first : stop + 1]
+        here, there = slice(entry, entry + length), slice(starts[0], starts[-1])
+        laid.pieces[place] = 0, start, start + stop - first
+        laid.starts[start : start + len(starts)] = starts - starts[0] + entry
+        for column, source in zip(laid.columns, _columns(block), strict=True):
+            column[here] = source[there]
+        vectors = (block.changing("r"), block.changing("w"), laid.x, laid.out)
+        own.append(
+            [
+                vector.ctypes.data + vector.itemsize * at.start
+                for vector, at in zip(vectors, (there, there, here, here), strict=True)
+            ]
+        )
+        entry, start = entry + int(length), start + len(starts)
+    r, w, x, out = (np.array(column) for column in zip(*own, strict=True))
+    return Offer(laid, np.zeros(len(chosen), np.int64), np.array(lengths), r, x, out, w)

@@ -1,0 +1,115 @@
+"""How workers of one machine take work from each other during a run.
+
+A core is slower now and then, and whoever has done its part of a round would wait for the slower
+worker. So each worker lays a part of its work where its neighbours see it, and those who are early
+do some of that. Who are neighbours, where such memory is and how they hear of it is decided here;
+what lies there, and what is done with it, is the business of the program.
+
+Nobody depends on help: what no neighbour has begun its owner does itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slrt_dask.engine.exchange import Letter, Mailbox
+from slrt_dask.engine.seen_memory import (
+    ALIGNMENT,
+    OutOfSight,
+    SeenMemory,
+    Whereabouts,
+    new_memory,
+)
+
+OFFERED_PART = 8
+"""Of a worker's entries every so many'th is offered: more memory than help is worth beyond that."""
+MOST_BESIDE = 2
+"""How many neighbours a worker helps, and is helped by: memory of each is seen here."""
+OFFER = "offer"
+
+Content = NDArray[np.uint8]
+Made = TypeVar("Made")
+
+
+def beside(place: int, here: Sequence[int]) -> tuple[int, ...]:
+    """The workers next to one in the circle of those on its machine.
+
+    here : the places of all of them, this one's included
+    """
+    at, count = list(here).index(place), len(here)
+    found = (here[(at + step) % count] for step in (1, -1))
+    return tuple(dict.fromkeys(other for other in found if other != place))[:MOST_BESIDE]
+
+
+class Helping:
+    """What one worker and its neighbours offer each other in a run.
+
+    send : gives something small to a neighbour; whether that was possible
+    neighbours : their places
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        send: Callable[[int, Letter, Any], bool],
+        run: int,
+        place: int,
+        neighbours: Sequence[int],
+    ) -> None:
+        self._mailbox, self._send, self._run, self._place = mailbox, send, run, place
+        self._neighbours, self._unheard = neighbours, list(neighbours)
+        self._own: tuple[SeenMemory, Content] | None = None
+        self._made: Any = None
+
+    def made(self, make: Callable[[], Made]) -> Made:
+        """What the program makes of this, once for all its rounds."""
+        if self._made is None:
+            self._made = make()
+        made: Made = self._made
+        return made
+
+    def room(self, size: int) -> Content | None:
+        """Memory for an offer; None if there is none that neighbours could see."""
+        self._own = new_memory(size)
+        return None if self._own is None else self._own[1]
+
+    def offer(self, described: Any) -> None:
+        """Tell the neighbours of what lies in that memory.
+
+        described : what they have to know of it; short
+        """
+        assert self._own is not None
+        memory, _ = self._own
+        letter = (self._run, 0, OFFER, self._place)
+        for neighbour in self._neighbours:
+            # Who cannot be told will not help.
+            with suppress(OutOfSight):
+                self._send(neighbour, letter, (memory.whereabouts, described))
+
+    def heard(self) -> list[tuple[Content, Any]]:
+        """Offers of neighbours that have come since this was asked last."""
+        found = []
+        for neighbour in tuple(self._unheard):
+            told = self._mailbox.look((self._run, 0, OFFER, neighbour))
+            if told is not None:
+                self._unheard.remove(neighbour)
+                with suppress(OutOfSight):
+                    found.append((_seen(told[0]), told[1]))
+        return found
+
+    def check(self) -> None:
+        """Raise StateLost if the run is over, so that nobody will open an offer any more."""
+        self._mailbox.check(self._run)
+
+    def close(self) -> None:
+        """Keep no memory; what neighbours still look at stays until they do not."""
+        self._own = self._made = None
+
+
+def _seen(whereabouts: Whereabouts) -> Content:
+    return np.frombuffer(whereabouts.opened(shared=True), np.uint8, offset=ALIGNMENT)
