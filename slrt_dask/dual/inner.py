@@ -76,31 +76,32 @@ class ConjugateGradient(Overlapping):
         if message.phase == "begin":
             return self._begin(block, total)
         if message.phase == "measure":
-            _let_go_of_room(block)
+            block.buffers.let_go(LAYOUT)
             return self._measure(block, block.vector("r"), total)
         if message.phase == "iterate":
             return self._iterate(block, message, total)
         if message.phase == "finish":
             self._conjugate_step(block, message)
-            _let_go_of_room(block)
+            block.buffers.let_go(LAYOUT)
             return self._measure(block, block.vector("r"), total)
         r, rr = self._residual(block, message)
         return (
             self._measure(block, r, total)
             if self.max_iterations == 0
-            else self._sweep(block, r, rr, total)
+            else self._sweep(block, r, rr, total, message.iteration)
         )
 
     def _begin(self, block: Block, total: Sums | None) -> Sums:
-        _let_go_of_room(block)  # a solve that was given up may still be at work on them
+        block.buffers.let_go(LAYOUT)  # of a solve that was given up
         x, p, s = (block.fresh(name) for name in (self.solution, "p", "s"))
         if self.start is None:
             r = block.fresh("r")
             rr = vectors.start(self._right_hand_side(block), r, (x, p, s))
-            return self._sweep(block, r, rr, total)
+            return self._sweep(block, r, rr, total, 0)
         vectors.start(block.vector(self.start), x, (p, s))
-        sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
-        return sums, np.zeros(4)
+        # The residual is next, whose sums are the first ones of those that are used in turns.
+        sums = self._cleared_sums(block, 1) if total is None else total[0]
+        return crossing_sums(block, self.factors, x, sums), np.zeros(4)
 
     def _residual(self, block: Block, message: Round) -> tuple[Vector, float]:
         """r and ⟨r, r⟩; at first r = b − w, w being completed with the slab mode's sums."""
@@ -130,7 +131,7 @@ class ConjugateGradient(Overlapping):
         layout = buffers.made(LAYOUT, lambda: layout_of(places, self.factors, self.solution))
         if layout is None:
             return None
-        sums = self._room_for_sums(buffers, int(layout.strips.borders[-1]), message)
+        sums = self._room_for_sums(buffers, int(layout.strips.borders[-1]), message.iteration)
         return SharedIteration(
             layout, message, self.factors, self.weights, self.slab_mode, self.shift, sums,
             mutual_help(layout, places, self.factors),
@@ -140,7 +141,7 @@ class ConjugateGradient(Overlapping):
         """A step and the next one's sweep, but for the local modes; all in one pass."""
         mode = self.slab_mode
         fibres = block.index.buffer_rows[mode]
-        sums = total[0] if total else self._room_for_sums(block.buffers, fibres, message)
+        sums = total[0] if total else self._room_for_sums(block.buffers, fibres, message.iteration)
         # Where blocks are in files, what is not moved is not read.
         moved = ("r", "r") if message.before is None else (self.solution, "p")
         strips = strips_of([block], 1, self.factors, moved)
@@ -152,18 +153,26 @@ class ConjugateGradient(Overlapping):
         turns.take()
         return self._swept(sums, turns.squared_residual, total)
 
-    def _room_for_sums(self, buffers: Buffers, fibres: int, message: Round) -> Matrix:
+    def _room_for_sums(self, buffers: Buffers, fibres: int, iteration: int) -> Matrix:
         """Room for an iteration's fibre sums, where those of the last but one have been.
 
-        New memory for them in every iteration costs as much as adding them up. Nobody looks at the
-        old ones any more: all workers have told what they made of them.
+        New memory for them costs as much as adding them up, in every iteration and still in every
+        solve. Nobody looks at the old ones any more: all workers have told what they made of them.
         """
         shape = (fibres, self.factors.width(self.slab_mode))
-        return buffers.seen(SUMS[message.iteration % 2], shape)
+        return buffers.seen(SUMS[iteration % 2], shape)
 
-    def _sweep(self, block: Block, r: Vector, rr: float, total: Sums | None) -> Sums:
-        sums = crossing_sums(block, self.factors, r, None if total is None else total[0])
-        return self._swept(sums, rr, total)
+    def _cleared_sums(self, block: Block, iteration: int) -> Matrix:
+        fibres = block.index.buffer_rows[self.slab_mode]
+        sums = self._room_for_sums(block.buffers, fibres, iteration)
+        sums.fill(0.0)
+        return sums
+
+    def _sweep(
+        self, block: Block, r: Vector, rr: float, total: Sums | None, iteration: int
+    ) -> Sums:
+        sums = self._cleared_sums(block, iteration) if total is None else total[0]
+        return self._swept(crossing_sums(block, self.factors, r, sums), rr, total)
 
     def _swept(self, sums: Matrix, rr: float, total: Sums | None) -> Sums:
         scalars = np.array([rr, self.shift * rr, 0.0, 0.0])
@@ -261,8 +270,3 @@ class ConjugateGradient(Overlapping):
             message.iteration, message.sweeps, rr <= self.tolerance**2, bx, rx, xx, rr,
             missed_value(message.history, rr),
         )  # fmt: skip
-
-
-def _let_go_of_room(block: Block) -> None:
-    for key in (*SUMS, LAYOUT):
-        block.buffers.let_go(key)

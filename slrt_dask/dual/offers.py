@@ -22,12 +22,15 @@ from numpy.typing import NDArray
 
 from slrt_dask.dual.layout import Addresses, Layout, Pieces, Table, mode_tables, numbered
 from slrt_dask.dual.operator import Factors
-from slrt_dask.engine.block import Block
+from slrt_dask.engine.block import Block, Buffers
 from slrt_dask.engine.helping import OFFERED_PART, Content, Helping
 from slrt_dask.engine.program import Place
+from slrt_dask.engine.seen_memory import Whereabouts, new_memory
 from slrt_dask.kernels import local
+from slrt_dask.kernels.blocks import BlockIndex
 from slrt_dask.kernels.turns import GIVEN_UP, new_counters
 
+GROUND = "offer"
 FEWEST = 4
 """Pieces that an offer must have to be worth a neighbour's look."""
 LINE = 64
@@ -201,7 +204,7 @@ class MutualHelp:
         self._helping, self._places, self._factors = helping, places, factors
         self._local_modes = blocks[0].index.local_modes
         self._received: list[Received] = []
-        self.own = _offered(helping, blocks, pieces)
+        self.own = _offered(helping, blocks, pieces, places[0].buffers)
 
     @property
     def claims(self) -> tuple[Table, Table]:
@@ -232,8 +235,42 @@ class MutualHelp:
             self.own.laid.claims[GIVEN_UP, 0] = 1
 
 
-def _offered(helping: Helping, blocks: Sequence[Block], pieces: Pieces) -> Offer | None:
+@dataclass(frozen=True)
+class Ground:
+    """The memory of an offer, kept from solve to solve, and what of it never changes.
+
+    chosen, lengths : the pieces, and how many entries each has
+    indices : of the blocks that they are of
+    """
+
+    whereabouts: Whereabouts
+    described: Described
+    laid: Laid
+    chosen: Table
+    lengths: Table
+    indices: Sequence[BlockIndex]
+
+    def is_for(self, blocks: Sequence[Block]) -> bool:
+        pairs = zip(self.indices, blocks, strict=True)
+        return len(self.indices) == len(blocks) and all(a is b.index for a, b in pairs)
+
+
+def _offered(
+    helping: Helping, blocks: Sequence[Block], pieces: Pieces, buffers: Buffers
+) -> Offer | None:
     """The last pieces, laid where neighbours see them; None if that is not worth it."""
+    ground = buffers.made(GROUND, lambda: _ground(blocks, pieces))
+    if ground is not None and not ground.is_for(blocks):
+        buffers.let_go(GROUND)
+        ground = buffers.made(GROUND, lambda: _ground(blocks, pieces))
+    if ground is None:
+        return None
+    offer = _on(ground, blocks)
+    helping.offer(ground.whereabouts, ground.described)
+    return offer
+
+
+def _ground(blocks: Sequence[Block], pieces: Pieces) -> Ground | None:
     wanted, lengths = (
         sum(block.entries for block in blocks) // OFFERED_PART,
         _lengths(pieces, blocks),
@@ -243,13 +280,13 @@ def _offered(helping: Helping, blocks: Sequence[Block], pieces: Pieces) -> Offer
         return None
     chosen, lengths = pieces.pieces[-count:], lengths[-count:]
     described = _description(chosen, int(lengths.sum()), blocks)
-    content = None if described is None else helping.room(described.nbytes)
-    if described is None or content is None:
+    made = None if described is None else new_memory(described.nbytes)
+    if described is None or made is None:
         return None
-    laid = described.found_in(content)
-    offer = _lay(laid, chosen, lengths, blocks)
-    helping.offer(described)
-    return offer
+    laid = described.found_in(made[1])
+    _lay(laid, chosen, blocks)
+    indices = [block.index for block in blocks]
+    return Ground(made[0].whereabouts, described, laid, chosen, lengths, indices)
 
 
 def _lengths(pieces: Pieces, blocks: Sequence[Block]) -> Table:
@@ -294,25 +331,30 @@ def _columns(block: Block) -> list[NDArray[Any]]:
     return list({id(array): array for array in both}.values())
 
 
-def _lay(laid: Laid, chosen: Table, lengths: Table, blocks: Sequence[Block]) -> Offer:
-    """Fill an offer with all that stays the same from round to round."""
+def _lay(laid: Laid, chosen: Table, blocks: Sequence[Block]) -> None:
+    """Fill an offer with all that stays the same."""
     laid.claims[:] = 0
-    entry, start, own = 0, 0, []
-    for place, ((number, first, stop), length) in enumerate(zip(chosen, lengths, strict=True)):
-        block = blocks[number]
-        starts = block.index.starts[first : stop + 1]
-        here, there = slice(entry, entry + length), slice(starts[0], starts[-1])
+    entry, start = 0, 0
+    for place, (number, first, stop) in enumerate(chosen):
+        starts = blocks[number].index.starts[first : stop + 1]
+        length = int(starts[-1] - starts[0])
         laid.pieces[place] = 0, start, start + stop - first
         laid.starts[start : start + len(starts)] = starts - starts[0] + entry
-        for column, source in zip(laid.columns, _columns(block), strict=True):
-            column[here] = source[there]
-        vectors = (block.changing("r"), block.changing("w"), laid.x, laid.out)
-        own.append(
-            [
-                vector.ctypes.data + vector.itemsize * at.start
-                for vector, at in zip(vectors, (there, there, here, here), strict=True)
-            ]
-        )
-        entry, start = entry + int(length), start + len(starts)
-    r, w, x, out = (np.array(column) for column in zip(*own, strict=True))
-    return Offer(laid, np.zeros(len(chosen), np.int64), np.array(lengths), r, x, out, w)
+        for column, source in zip(laid.columns, _columns(blocks[number]), strict=True):
+            column[entry : entry + length] = source[starts[0] : starts[-1]]
+        entry, start = entry + length, start + len(starts)
+
+
+def _on(ground: Ground, blocks: Sequence[Block]) -> Offer:
+    """A solve's offer: where its vectors are for every piece."""
+    laid, lengths = ground.laid, ground.lengths
+    laid.claims[:] = 0
+    there = np.cumsum(lengths) - lengths
+    here = np.array([blocks[b].index.starts[first] for b, first, _ in ground.chosen])
+    size = laid.x.itemsize
+    r, w = (
+        size * here + [blocks[b].changing(name).ctypes.data for b in ground.chosen[:, 0]]
+        for name in ("r", "w")
+    )
+    x, out = (size * there + vector.ctypes.data for vector in (laid.x, laid.out))
+    return Offer(laid, np.zeros(len(lengths), np.int64), lengths, r, x, out, w)

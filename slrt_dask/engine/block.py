@@ -155,6 +155,11 @@ class Buffers:
         self._arrays.pop(key, None)
         self._made.pop(key, None)
 
+    def forget(self) -> None:
+        """Keep nothing that somebody else may still be at work on."""
+        self._arrays.clear()
+        self._made.clear()
+
     @property
     def nbytes(self) -> int:
         return sum(room.nbytes for room in (*self._held.values(), *self._arrays.values()))

@@ -244,7 +244,9 @@ class Costs:
         given = (neighbours + 1) * min(largest, LARGEST) if neighbours else 0
         if self.sums_bytes <= LARGEST:
             given += 2 * neighbours * self.sums_bytes
-        return max(solving, (threads + 2 + arriving) * largest) + given
+        # What solves have used in turns is kept for the next one.
+        kept = 2 * threads * self.sums_bytes
+        return max(solving, (threads + 2 + arriving) * largest + kept) + given
 
     def _widest(self, rank: int) -> int:
         """Columns of a mode's widest fibre sums."""

@@ -21,12 +21,10 @@ from slrt_dask.engine.exchange import Letter, Mailbox
 from slrt_dask.engine.seen_memory import (
     ALIGNMENT,
     OutOfSight,
-    SeenMemory,
     Whereabouts,
-    new_memory,
 )
 
-OFFERED_PART = 8
+OFFERED_PART = 6
 """Of a worker's entries every so many'th is offered: more memory than help is worth beyond that."""
 MOST_BESIDE = 2
 """How many neighbours a worker helps, and is helped by: memory of each is seen here."""
@@ -34,6 +32,8 @@ OFFER = "offer"
 
 Content = NDArray[np.uint8]
 Made = TypeVar("Made")
+SeenOffers = dict[int, tuple[Whereabouts, Content]]
+"""Neighbours' places, and where the memory of their offers is, and itself."""
 
 
 def beside(place: int, here: Sequence[int]) -> tuple[int, ...]:
@@ -51,6 +51,8 @@ class Helping:
 
     send : gives something small to a neighbour; whether that was possible
     neighbours : their places
+    seen : their offers of earlier runs, most likely those of this one: memory that is looked at for
+        the first time costs more than a round's help is worth
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class Helping:
         run: int,
         place: int,
         neighbours: Sequence[int],
+        seen: SeenOffers,
     ) -> None:
         self._mailbox, self._send, self._run, self._place = mailbox, send, run, place
-        self._neighbours, self._unheard = neighbours, list(neighbours)
-        self._own: tuple[SeenMemory, Content] | None = None
+        self._neighbours, self._unheard, self._seen = neighbours, list(neighbours), seen
         self._made: Any = None
+        for gone in seen.keys() - set(neighbours):
+            del seen[gone]
 
     def made(self, make: Callable[[], Made]) -> Made:
         """What the program makes of this, once for all its rounds."""
@@ -73,23 +77,16 @@ class Helping:
         made: Made = self._made
         return made
 
-    def room(self, size: int) -> Content | None:
-        """Memory for an offer; None if there is none that neighbours could see."""
-        self._own = new_memory(size)
-        return None if self._own is None else self._own[1]
-
-    def offer(self, described: Any) -> None:
-        """Tell the neighbours of what lies in that memory.
+    def offer(self, whereabouts: Whereabouts, described: Any) -> None:
+        """Tell the neighbours of an offer, once.
 
         described : what they have to know of it; short
         """
-        assert self._own is not None
-        memory, _ = self._own
         letter = (self._run, 0, OFFER, self._place)
         for neighbour in self._neighbours:
             # Who cannot be told will not help.
             with suppress(OutOfSight):
-                self._send(neighbour, letter, (memory.whereabouts, described))
+                self._send(neighbour, letter, (whereabouts, described))
 
     def heard(self) -> list[tuple[Content, Any]]:
         """Offers of neighbours that have come since this was asked last."""
@@ -99,17 +96,17 @@ class Helping:
             if told is not None:
                 self._unheard.remove(neighbour)
                 with suppress(OutOfSight):
-                    found.append((_seen(told[0]), told[1]))
+                    found.append((self._opened(neighbour, told[0]), told[1]))
         return found
+
+    def _opened(self, neighbour: int, whereabouts: Whereabouts) -> Content:
+        known, content = self._seen.get(neighbour, (None, None))
+        if content is None or known != whereabouts:
+            memory = whereabouts.opened(shared=True)
+            content = np.frombuffer(memory, np.uint8, offset=ALIGNMENT)
+            self._seen[neighbour] = whereabouts, content
+        return content
 
     def check(self) -> None:
         """Raise StateLost if the run is over, so that nobody will open an offer any more."""
         self._mailbox.check(self._run)
-
-    def close(self) -> None:
-        """Keep no memory; what neighbours still look at stays until they do not."""
-        self._own = self._made = None
-
-
-def _seen(whereabouts: Whereabouts) -> Content:
-    return np.frombuffer(whereabouts.opened(shared=True), np.uint8, offset=ALIGNMENT)

@@ -51,7 +51,7 @@ class Share:
         self._single = SingleBlasThread() if assignment.tiles else None
         self._crew = Crew(assignment.threads - 1)
         self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
-        self._run = -1
+        self._run, self._ended = -1, True
         self.round_seconds: deque[float] = deque(maxlen=REMEMBERED_ROUNDS)
         """Seconds that each of the last rounds took: kernels, and waiting for files."""
         # A step of an abandoned run may still be running when the next run's first one arrives.
@@ -113,8 +113,17 @@ class Share:
         with self._busy:
             if run <= self._run:
                 raise StateLost(f"run {run} was asked for after run {self._run}")
-            self._run = run
+            if not self._ended:
+                # Other workers may still look at, or write to, what was made for that run.
+                for chain in self._chains:
+                    chain.buffers.forget()
+            self._run, self._ended = run, False
             self.discard(discard)
+
+    def end(self, run: int) -> None:
+        """A run is over, for all workers."""
+        with self._busy:
+            self._ended = run == self._run
 
     def meet(self, new_room: NewRoom = np.empty, helping: Helping | None = None) -> None:
         """From now on have what other workers are to know made in rooms of this kind, and let

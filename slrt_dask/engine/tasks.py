@@ -28,7 +28,7 @@ from slrt_dask.engine.exchange import (
     TimedExchange,
     TreeExchange,
 )
-from slrt_dask.engine.helping import Helping, beside
+from slrt_dask.engine.helping import Helping, SeenOffers, beside
 from slrt_dask.engine.neighbours import Inbox, Outbox, Parcel
 from slrt_dask.engine.post import Address, Answer, Post, opened_post
 from slrt_dask.engine.program import HandOver, Program, run_rounds
@@ -65,6 +65,7 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         self.share: Share | None = None
         self.mailbox = Mailbox()
         self.outbox, self.inbox = Outbox(), Inbox()
+        self.offers: SeenOffers = {}
         self.post: Post | None = None
         self.neighbours: dict[str, Address | None] = {}
         """Where the post of workers on this machine is; None of those that cannot be reached so."""
@@ -115,6 +116,7 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
 
     def _let_go(self) -> None:
         share, self.share = self.share, None
+        self.offers.clear()
         with ExitStack() as closing:
             for held in (self.inbox, self.outbox, self.post, share):
                 if held is not None:
@@ -204,7 +206,9 @@ def run_program(
         def contribute(program: Program, message: Any, hand_over: HandOver | None) -> Any:
             return share.contribute_to(run, program, aligned(message), hand_over)
 
-        return run_rounds(aligned(shared), contribute, exchange)
+        outcome = run_rounds(aligned(shared), contribute, exchange)
+    share.end(run)
+    return outcome
 
 
 @contextmanager
@@ -220,13 +224,12 @@ def _met(
         yield
         return
     write = partial(_write, worker, plugin, workers)
-    helping = Helping(plugin.mailbox, write, run, place, beside(place, here))
+    helping = Helping(plugin.mailbox, write, run, place, beside(place, here), plugin.offers)
     share.meet(plugin.outbox.room, helping)
     try:
         yield
     finally:
         share.meet(plugin.outbox.room)
-        helping.close()
 
 
 def on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
