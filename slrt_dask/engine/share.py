@@ -128,9 +128,21 @@ class Share:
     def meet(self, new_room: NewRoom = np.empty, helping: Helping | None = None) -> None:
         """From now on have what other workers are to know made in rooms of this kind, and let
         neighbours help each other this way."""
-        self._new_room, self._helping = new_room, helping
-        for chain in self._chains[:1]:
-            chain.buffers.new_room, chain.buffers.helping = new_room, helping
+        with self._busy:
+            self._new_room, self._helping = new_room, helping
+            self._tell_chains(self._chains)
+
+    def part(self, helping: Helping) -> None:
+        """Neighbours do not help each other this way any more."""
+        with self._busy:
+            # The next run may have begun already.
+            if self._helping is helping:
+                self._helping = None
+                self._tell_chains(self._chains)
+
+    def _tell_chains(self, chains: list[Chain]) -> None:
+        for chain in chains[:1]:  # the others' sums are added to the first one's
+            chain.buffers.new_room, chain.buffers.helping = self._new_room, self._helping
 
     def contribute_to(
         self, run: int, program: Program, message: Any, hand_over: HandOver | None = None
@@ -222,9 +234,7 @@ class Share:
         rooms = 0 if self._scratch is None else ROOMS
         runs = divide(self.blocks, self.assignment.threads)
         chains = [Chain(run, [Room(largest) for _ in range(rooms)]) for run in runs]
-        if chains:  # the others' sums are added to the first one's
-            chains[0].buffers.new_room = self._new_room
-            chains[0].buffers.helping = self._helping
+        self._tell_chains(chains)
         return chains
 
     def _refuse_long_slices(self) -> None:

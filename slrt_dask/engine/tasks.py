@@ -7,7 +7,7 @@ go of that, or has died, dask forgets the key; the plugin hears of it and lets g
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 
 import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
-from distributed.protocol import to_serialize
 
+from slrt_dask.engine import reaching
 from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.exchange import (
     EARLY,
-    Arrival,
     Exchange,
     Letter,
     Mailbox,
@@ -38,8 +37,6 @@ from slrt_dask.engine.wire import aligned
 from slrt_dask.errors import StateLost
 
 Result = TypeVar("Result")
-DELIVER, ADDRESS = "slrt_deliver", "slrt_address"
-"""The names under which workers take parts from each other, and tell where their post is."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,8 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         self._worker = worker
         # Not before: a plugin that is never added is never torn down.
         self.post = opened_post(self.mailbox.put, self.take_parcel, self.mailbox.close)
-        worker.handlers.setdefault(DELIVER, _deliverer(worker))
-        worker.handlers.setdefault(ADDRESS, _addresser(worker))
+        worker.handlers.setdefault(reaching.DELIVER, reaching.deliverer(worker))
+        worker.handlers.setdefault(reaching.ADDRESS, reaching.addresser(worker))
 
     def begin(self, key: str, run: int) -> None:
         """A task begins its part in a run."""
@@ -196,7 +193,7 @@ def run_program(
     exchange: Exchange | None = None
     with ExitStack() as meeting:
         if len(workers) > 1:
-            send = partial(_send, worker, plugin, workers)
+            send = partial(reaching.send, worker, plugin, workers)
             place = workers.index(worker.address)
             meeting.enter_context(_met(worker, plugin, share, run, workers))
             tree = TreeExchange(plugin.mailbox, send, run, place, len(workers))
@@ -216,123 +213,22 @@ def _met(
     worker: Any, plugin: SharePlugin, share: Share, run: int, workers: tuple[str, ...]
 ) -> Iterator[None]:
     """Have a share know the workers on its machine meanwhile."""
-    strangers, place = _strangers(worker, workers), workers.index(worker.address)
+    strangers, place = reaching.strangers(worker, workers), workers.index(worker.address)
     plugin.neighbours |= dict.fromkeys(strangers)
     here = [number for number, other in enumerate(workers) if other not in strangers]
     if len(here) < 2:
         share.meet()
         yield
         return
-    write = partial(_write, worker, plugin, workers)
+    write = partial(reaching.write, worker, plugin, workers)
     helping = Helping(plugin.mailbox, write, run, place, beside(place, here), plugin.offers)
     share.meet(plugin.outbox.room, helping)
     try:
         yield
     finally:
-        share.meet(plugin.outbox.room)
+        share.part(helping)
 
 
 def on_share(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Whatever else is to be done once where a share is."""
     return task(_held_plugin(name).held_share, *arguments)
-
-
-def _deliverer(worker: Any) -> Callable[..., Coroutine[Any, Any, bool]]:
-    """What a worker does with a part that another one sends it; whether it wants it."""
-
-    async def deliver(name: str, letter: Sequence[Any], part: Any) -> bool:
-        plugin = worker.plugins.get(name)
-        if plugin is not None:
-            run, round_number, kind, sender = letter
-            plugin.mailbox.put((run, round_number, kind, sender), part)
-        return plugin is not None
-
-    return deliver
-
-
-def _addresser(worker: Any) -> Callable[..., Coroutine[Any, Any, Address | None]]:
-    """What a worker tells others of its post."""
-
-    async def address(name: str, asker: Sequence[Any]) -> Address | None:
-        plugin = worker.plugins.get(name)
-        if plugin is None or plugin.post is None:
-            return None
-        try:
-            plugin.post.route_to(tuple(asker))  # or it could not be answered
-        except OutOfSight:
-            return None
-        own: Address = plugin.post.address
-        return own
-
-    return address
-
-
-def _send(
-    worker: Any, plugin: SharePlugin, workers: tuple[str, ...], to: int, letter: Letter, part: Any
-) -> Arrival:
-    """Give a part to another worker: at once if it is on this machine, or else on its way now."""
-    peer = workers[to]
-    address = _post_of(worker, plugin, peer)
-    if address is not None and plugin.post is not None:
-        try:
-            if plugin.post.send(address, letter, part):
-                return None
-            check = partial(plugin.mailbox.check, letter[0])
-            with plugin.outbox.holding(part) as parcel:
-                if parcel and plugin.post.send_parcel(address, letter, parcel, check):
-                    return None
-        except OutOfSight:
-            plugin.neighbours[peer] = None
-    named = {"name": plugin.name, "letter": letter, "part": to_serialize(part)}
-    return partial(_arrived, peer, _calling(worker, peer, DELIVER, **named))
-
-
-def _write(
-    worker: Any, plugin: SharePlugin, workers: tuple[str, ...], to: int, letter: Letter, part: Any
-) -> bool:
-    """Give something short to a worker on this machine; whether that was possible."""
-    address = _post_of(worker, plugin, workers[to])
-    return bool(address and plugin.post and plugin.post.send(address, letter, part))
-
-
-def _post_of(worker: Any, plugin: SharePlugin, peer: str) -> Address | None:
-    """Where another worker's post is; None if it cannot be reached from here."""
-    if plugin.post is None:
-        return None
-    if peer not in plugin.neighbours:
-        asking = _calling(worker, peer, ADDRESS, name=plugin.name, asker=plugin.post.address)
-        told = _arrived(peer, asking)
-        plugin.neighbours[peer] = None if told is None else tuple(told)
-    return plugin.neighbours[peer]
-
-
-def _calling(worker: Any, peer: str, handler: str, **question: Any) -> Any:
-    """Ask something of another worker, from now on; the future of its answer."""
-
-    async def call() -> Any:
-        return await getattr(worker.rpc(peer), handler)(**question)
-
-    return asyncio.run_coroutine_threadsafe(call(), worker.loop.asyncio_loop)
-
-
-def _arrived(peer: str, answering: Any) -> Any:
-    """Wait for another worker's answer."""
-    try:
-        answer = answering.result()
-    except (OSError, TimeoutError) as error:
-        raise StateLost(f"the worker {peer} cannot be reached ({error})") from error
-    if answer is False:
-        raise StateLost(f"the worker {peer} does not hold its part of the problem any more")
-    return answer
-
-
-def _strangers(worker: Any, workers: tuple[str, ...]) -> set[str]:
-    """Workers that surely share no memory with this one, or need none to: those in its process."""
-    here = _host(worker.address)
-    return {address for address in workers if here is None or _host(address) != here}
-
-
-def _host(address: str) -> str | None:
-    """The host of an address; None if it has none."""
-    protocol, _, place = address.partition("://")
-    return place.rpartition(":")[0] if protocol in ("tcp", "tls") else None
