@@ -32,6 +32,7 @@ from slrt_dask.dual.operator import (
     crossing_sums,
 )
 from slrt_dask.engine.block import VALUES, Block, Buffers, Vector
+from slrt_dask.engine.neighbours import LARGEST
 from slrt_dask.engine.program import Finished, Overlapping, Place
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
@@ -76,13 +77,13 @@ class ConjugateGradient(Overlapping):
         if message.phase == "begin":
             return self._begin(block, total)
         if message.phase == "measure":
-            block.buffers.let_go(LAYOUT)
+            _let_go(block)
             return self._measure(block, block.vector("r"), total)
         if message.phase == "iterate":
             return self._iterate(block, message, total)
         if message.phase == "finish":
             self._conjugate_step(block, message)
-            block.buffers.let_go(LAYOUT)
+            _let_go(block)
             return self._measure(block, block.vector("r"), total)
         r, rr = self._residual(block, message)
         return (
@@ -92,7 +93,7 @@ class ConjugateGradient(Overlapping):
         )
 
     def _begin(self, block: Block, total: Sums | None) -> Sums:
-        block.buffers.let_go(LAYOUT)  # of a solve that was given up
+        _let_go(block)
         x, p, s = (block.fresh(name) for name in (self.solution, "p", "s"))
         if self.start is None:
             r = block.fresh("r")
@@ -157,7 +158,8 @@ class ConjugateGradient(Overlapping):
         """Room for an iteration's fibre sums, where those of the last but one have been.
 
         New memory for them costs as much as adding them up, in every iteration and still in every
-        solve. Nobody looks at the old ones any more: all workers have told what they made of them.
+        solve. Nobody looks at the old ones any more: all workers have told what they made of them,
+        and after a run that was given up a share begins with new ones.
         """
         shape = (fibres, self.factors.width(self.slab_mode))
         return buffers.seen(SUMS[iteration % 2], shape)
@@ -270,3 +272,10 @@ class ConjugateGradient(Overlapping):
             message.iteration, message.sweeps, rr <= self.tolerance**2, bx, rx, xx, rr,
             missed_value(message.history, rr),
         )  # fmt: skip
+
+
+def _let_go(block: Block) -> None:
+    """Keep room for the next solve's sums, if it is not much."""
+    block.buffers.let_go(LAYOUT)
+    for key in SUMS:
+        block.buffers.let_go(key, above=LARGEST)

@@ -109,8 +109,9 @@ class Ground:
     indices: Sequence[BlockIndex]
 
     def is_for(self, blocks: Sequence[Block]) -> bool:
-        pairs = zip(self.indices, blocks, strict=True)
-        return len(self.indices) == len(blocks) and all(a is b.index for a, b in pairs)
+        return len(self.indices) == len(blocks) and all(
+            index is block.index for index, block in zip(self.indices, blocks, strict=True)
+        )
 
 
 def new_ground(blocks: Sequence[Block], pieces: Table) -> Ground | None:

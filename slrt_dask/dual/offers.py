@@ -7,11 +7,13 @@ and what they have done is copied to where it belongs. The kernels are the same,
 in one order, so that who has done what does not change a bit of the outcome.
 
 Neighbours end a round together: a helper is through with a round's offer before its owner can begin
-the next round.
+the next round. And it waits for every round's offer, once it was told of one: who offers in one
+round has to in all that follow.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -130,6 +132,7 @@ class MutualHelp:
         self._helping, self._places, self._factors = helping, places, factors
         self._local_modes = blocks[0].index.local_modes
         self._received: list[Received] = []
+        self._over = False
         self.own = _offered(helping, blocks, pieces, places[0].buffers)
 
     @property
@@ -144,11 +147,14 @@ class MutualHelp:
                 self._received.append(
                     Received(content, described, self._places, self._factors, self._local_modes)
                 )
-        left = list(self._received)
-        while left:
+        left, began = list(self._received), time.perf_counter()
+        while left and not self._over:
             left = [other for other in left if not other.take(thread, opening, weights, shift)]
+            now = time.perf_counter()
             if left:
                 self._helping.check()
+                self._helping.waited += (now - began) / len(self._places)
+            began = now
 
     def fetch(self, energies: NDArray[np.float64]) -> None:
         """Have what neighbours have done of the own offer."""
@@ -156,7 +162,8 @@ class MutualHelp:
             self._helping.check()
 
     def give_up(self) -> None:
-        """Have nobody begin anything of the own offer any more."""
+        """Have nobody begin anything of the own offer any more, nor this worker of others'."""
+        self._over = True
         if self.own is not None:
             self.own.laid.claims[GIVEN_UP, 0] = 1
 

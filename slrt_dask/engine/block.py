@@ -150,9 +150,13 @@ class Buffers:
         kept: Made = self._made[key]
         return kept
 
-    def let_go(self, key: Hashable) -> None:
-        """Keep no more room, nor what was made, for a key."""
-        self._arrays.pop(key, None)
+    def let_go(self, key: Hashable, above: int = -1) -> None:
+        """Keep no more room, nor what was made, for a key.
+
+        above : bytes up to which room is kept all the same
+        """
+        if key in self._arrays and self._arrays[key].nbytes > above:
+            del self._arrays[key]
         self._made.pop(key, None)
 
     def forget(self) -> None:

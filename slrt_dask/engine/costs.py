@@ -167,15 +167,24 @@ class Costs:
         return RUNTIME_BYTES + DRIVER_FACTORS * self.factor_bytes + DRIVER_ROW_VECTORS * 8 * rows
 
     def resident(
-        self, entries: int, threads: int, slices: tuple[tuple[int, int], ...] = ()
+        self,
+        entries: int,
+        threads: int,
+        slices: tuple[tuple[int, int], ...] = (),
+        *,
+        most_entries: int = 0,
     ) -> WorkerBytes:
-        """With all blocks in memory; `slices` are those of its partitions."""
+        """With all blocks in memory.
+
+        slices : those of its partitions;  most_entries : of any worker, if some have more
+        """
         held = self._with_extra(entries)
         observations = held * (self.index_bytes + 2 * self.value_bytes)
         state = held * self._vectors * self.value_bytes
         return WorkerBytes(
             observations + self._queries(held), state, self._sums(threads),
-            self._buffers(held, threads) + self._offers(held), self._rows(threads, slices),
+            self._buffers(held, threads) + self._offers(max(entries, most_entries)),
+            self._rows(threads, slices),
         )  # fmt: skip
 
     def streamed(
@@ -211,11 +220,14 @@ class Costs:
         return BOUND_VECTORS + alternating + (0 if self.coupling is None else 3)
 
     def _offers(self, entries: int) -> int:
-        """Of what neighbours let each other do, with two vectors: the own offer, and theirs."""
+        """Of what neighbours let each other do, with two vectors: the own offer, and theirs.
+
+        entries : of the worker that has most
+        """
         if self.workers == 1 or self.tiling.used:
             return 0
         offers = 1 + min(MOST_BESIDE, self.workers - 1)
-        offered = math.ceil(entries / OFFERED_PART)
+        offered = math.ceil(self._with_extra(entries) / OFFERED_PART)
         return offers * offered * (self.index_bytes + 2 * self.value_bytes)
 
     def _rows(self, threads: int, slices: tuple[tuple[int, int], ...]) -> int:
@@ -244,8 +256,8 @@ class Costs:
         given = (neighbours + 1) * min(largest, LARGEST) if neighbours else 0
         if self.sums_bytes <= LARGEST:
             given += 2 * neighbours * self.sums_bytes
-        # What solves have used in turns is kept for the next one.
-        kept = 2 * threads * self.sums_bytes
+        # What solves have used in turns is kept for the next one, if it is not much.
+        kept = 2 * threads * self.sums_bytes if self.sums_bytes <= LARGEST else 0
         return max(solving, (threads + 2 + arriving) * largest + kept) + given
 
     def _widest(self, rank: int) -> int:

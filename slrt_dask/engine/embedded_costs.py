@@ -58,7 +58,12 @@ class EmbeddedCosts:
         return RUNTIME_BYTES + DRIVER_FACTORS * factors
 
     def resident(
-        self, entries: int, threads: int, slices: tuple[tuple[int, int], ...] = ()
+        self,
+        entries: int,
+        threads: int,
+        slices: tuple[tuple[int, int], ...] = (),
+        *,
+        most_entries: int = 0,
     ) -> WorkerBytes:
         """With everything in memory, which is not much: the embedding itself is never held."""
         state = entries * KEPT_VECTORS * self.value_bytes

@@ -5,14 +5,15 @@ worker. So each worker lays a part of its work where its neighbours see it, and 
 do some of that. Who are neighbours, where such memory is and how they hear of it is decided here;
 what lies there, and what is done with it, is the business of the program.
 
-Nobody depends on help: what no neighbour has begun its owner does itself.
+Nobody depends on help: what no neighbour has begun its owner does itself. But who has been told of
+an offer waits for it in every round, so whoever tells has to open it until the run is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,22 @@ from slrt_dask.engine.seen_memory import (
 )
 
 OFFERED_PART = 6
-"""Of a worker's entries every so many'th is offered: more memory than help is worth beyond that."""
+"""The last so many'th part of a worker's entries is offered; more memory is not worth the help."""
 MOST_BESIDE = 2
 """How many neighbours a worker helps, and is helped by: memory of each is seen here."""
 OFFER = "offer"
 
 Content = NDArray[np.uint8]
-Made = TypeVar("Made")
+
+
+class GivesUp(Protocol):
+    """What a program makes of help."""
+
+    def give_up(self) -> None:
+        """Have nobody begin anything of the own offer any more."""
+
+
+Made = TypeVar("Made", bound=GivesUp)
 SeenOffers = dict[int, tuple[Whereabouts, Content]]
 """Neighbours' places, and where the memory of their offers is, and itself."""
 
@@ -43,7 +53,7 @@ def beside(place: int, here: Sequence[int]) -> tuple[int, ...]:
     """
     at, count = list(here).index(place), len(here)
     found = (here[(at + step) % count] for step in (1, -1))
-    return tuple(dict.fromkeys(other for other in found if other != place))[:MOST_BESIDE]
+    return tuple(dict.fromkeys(other for other in found if other != place))
 
 
 class Helping:
@@ -66,16 +76,17 @@ class Helping:
     ) -> None:
         self._mailbox, self._send, self._run, self._place = mailbox, send, run, place
         self._neighbours, self._unheard, self._seen = neighbours, list(neighbours), seen
-        self._made: Any = None
+        self._made: GivesUp | None = None
+        self.waited = 0.0
+        """Seconds spent waiting for neighbours, in which nothing was computed."""
         for gone in seen.keys() - set(neighbours):
-            del seen[gone]
+            seen.pop(gone, None)
 
     def made(self, make: Callable[[], Made]) -> Made:
         """What the program makes of this, once for all its rounds."""
         if self._made is None:
             self._made = make()
-        made: Made = self._made
-        return made
+        return cast("Made", self._made)
 
     def offer(self, whereabouts: Whereabouts, described: Any) -> None:
         """Tell the neighbours of an offer, once.
@@ -110,3 +121,11 @@ class Helping:
     def check(self) -> None:
         """Raise StateLost if the run is over, so that nobody will open an offer any more."""
         self._mailbox.check(self._run)
+
+    def close(self) -> None:
+        """The run is over here: nobody has to wait for the own offer any more."""
+        if self._made is None:
+            return
+        self._made.give_up()
+        for neighbour in self._unheard:  # has none any more
+            self._seen.pop(neighbour, None)

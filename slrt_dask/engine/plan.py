@@ -222,8 +222,11 @@ def plan_embedded(
 def _plan(costs: AnyCosts, places: list[Place], slab_mode: int | None) -> Plan:
     counts = costs.counts
     shares = assign_partitions(list(counts), places)
+    most = max(sum(counts[number] for number in share) for share in shares)
     workers = tuple(
-        _planned(costs, place, share) for place, share in zip(places, shares, strict=True) if share
+        _planned(costs, place, share, most)
+        for place, share in zip(places, shares, strict=True)
+        if share
     )
     # Every worker but one sends its partial sums up the tree, and all but one get the total back.
     exchange = 2 * (len(workers) - 1) * costs.exchanged
@@ -232,10 +235,12 @@ def _plan(costs: AnyCosts, places: list[Place], slab_mode: int | None) -> Plan:
     )
 
 
-def _planned(costs: AnyCosts, place: Place, share: tuple[int, ...]) -> WorkerPlan:
+def _planned(
+    costs: AnyCosts, place: Place, share: tuple[int, ...], most_entries: int
+) -> WorkerPlan:
     entries = sum(costs.counts[number] for number in share)
     slices = tuple(costs.slices_of(number) for number in share)
-    resident = costs.resident(entries, place.threads, slices)
+    resident = costs.resident(entries, place.threads, slices, most_entries=most_entries)
     if place.memory_limit is None or resident.total <= place.memory_limit:
         return WorkerPlan(place, share, entries, resident, None)
     block_entries = _largest_block(costs, place, entries, slices)

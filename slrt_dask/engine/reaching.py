@@ -86,6 +86,11 @@ def send(
     return partial(_arrived, peer, _calling(worker, peer, DELIVER, **named))
 
 
+def can_write(worker: Any, plugin: Correspondent, peer: str) -> bool:
+    """Whether a worker's post can be reached from here."""
+    return plugin.post is not None and _post_of(worker, plugin, peer) is not None
+
+
 def write(
     worker: Any, plugin: Correspondent, workers: tuple[str, ...], to: int, letter: Letter, part: Any
 ) -> bool:

@@ -66,8 +66,12 @@ class Share:
         if not self._chains:
             raise StateLost("this share was closed; the fit has to be started again")
         began, waited = time.perf_counter(), self._waited
+        helping = self._helping
+        dozed = 0.0 if helping is None else -helping.waited
         part = self._contribution(program, message, hand_over)
-        self.seconds.add_round(time.perf_counter() - began, self._waited - waited)
+        dozed += 0.0 if helping is None else helping.waited
+        self.seconds.add_round(time.perf_counter() - began - dozed, self._waited - waited)
+        self.seconds.add_exchange(dozed)
         return part
 
     def _contribution(self, program: Program, message: Any, hand_over: HandOver | None) -> Any:
@@ -125,10 +129,15 @@ class Share:
         with self._busy:
             self._ended = run == self._run
 
-    def meet(self, new_room: NewRoom = np.empty, helping: Helping | None = None) -> None:
-        """From now on have what other workers are to know made in rooms of this kind, and let
-        neighbours help each other this way."""
+    def meet(self, run: int, new_room: NewRoom = np.empty, helping: Helping | None = None) -> None:
+        """Know the workers of a run.
+
+        new_room : makes room for what they are to see
+        helping : how they take work from each other. It stays for the whole run: they wait for what
+            they were told of
+        """
         with self._busy:
+            self._check(run)
             self._new_room, self._helping = new_room, helping
             self._tell_chains(self._chains)
 
@@ -140,6 +149,10 @@ class Share:
                 self._helping = None
                 self._tell_chains(self._chains)
 
+    def _check(self, run: int) -> None:
+        if run != self._run:
+            raise StateLost(f"run {run} was given up for run {self._run}")
+
     def _tell_chains(self, chains: list[Chain]) -> None:
         for chain in chains[:1]:  # the others' sums are added to the first one's
             chain.buffers.new_room, chain.buffers.helping = self._new_room, self._helping
@@ -149,8 +162,7 @@ class Share:
     ) -> Any:
         """One round of the run that was begun last."""
         with self._busy:
-            if run != self._run:
-                raise StateLost(f"run {run} was given up for run {self._run}")
+            self._check(run)
             began = time.perf_counter()
             part = self.contribute(program, message, hand_over)
             self.round_seconds.append(time.perf_counter() - began)

@@ -84,9 +84,10 @@ class SharePlugin(WorkerPlugin):  # type: ignore[misc]
         worker.handlers.setdefault(reaching.ADDRESS, reaching.addresser(worker))
 
     def begin(self, key: str, run: int) -> None:
-        """A task begins its part in a run."""
-        self._running = key, run
-        self.mailbox.begin(run)
+        """A task begins its part in a run, unless a later one has begun."""
+        if run > self._running[1]:
+            self._running = key, run
+            self.mailbox.begin(run)
 
     def take_parcel(self, letter: Letter, parcel: Parcel, answer: Answer) -> None:
         """Keep a part that another worker of this machine has in its memory, if it can be seen."""
@@ -187,8 +188,9 @@ def run_program(
     """
     worker, plugin = distributed.get_worker(), _held_plugin(name)
     share = plugin.held_share
-    share.begin(run, discard)
+    # First this, for a round of a run that was given up may wait for other workers.
     plugin.begin(worker.get_current_task(), run)
+    share.begin(run, discard)
     distributed.secede()
     exchange: Exchange | None = None
     with ExitStack() as meeting:
@@ -217,15 +219,18 @@ def _met(
     plugin.neighbours |= dict.fromkeys(strangers)
     here = [number for number, other in enumerate(workers) if other not in strangers]
     if len(here) < 2:
-        share.meet()
+        share.meet(run)
         yield
         return
     write = partial(reaching.write, worker, plugin, workers)
-    helping = Helping(plugin.mailbox, write, run, place, beside(place, here), plugin.offers)
-    share.meet(plugin.outbox.room, helping)
+    # Asked for their addresses now, and not when a round has begun.
+    told = [n for n in beside(place, here) if reaching.can_write(worker, plugin, workers[n])]
+    helping = Helping(plugin.mailbox, write, run, place, told, plugin.offers)
     try:
+        share.meet(run, plugin.outbox.room, helping)
         yield
     finally:
+        helping.close()
         share.part(helping)
 
 

@@ -155,7 +155,7 @@ def claims_for(offered: int) -> int:
     return FIRST_CLAIM + 2 * offered
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def open_offer(claims, opening, lengths, sources, targets, like):
     """Copy what is needed of every piece to where other processes see it, and let them begin.
 
@@ -189,7 +189,7 @@ def help_turns(
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def fetch_pieces(claims, away, naps, lengths, sources, targets, like, energies, own_energies):
     """Take over what others have done; whether all is there, for which this waits a moment.
 

@@ -3,7 +3,7 @@
 A thread that asks the interpreter for every piece of work waits for other threads there, and for
 the interpreter itself, which the kernels have just driven out of the caches. So work that threads
 share is one call of a kernel for each of them: it takes one turn after the other from a counter
-until there are none, and waits, if it must, without sleeping.
+until there are none, and waits, if it must, without sleeping; only for other processes it naps.
 
 Counters are int64 in a (kinds, 8) array: each has a cache line to itself.
 """
