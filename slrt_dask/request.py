@@ -154,6 +154,7 @@ class Request:
                 },
                 places=[worker.place for worker in plan.workers],
                 tiles=plan.tiles,
+                sections=plan.sections,
             )
         here = plan.workers[0]
         streaming = None
@@ -167,6 +168,7 @@ class Request:
             validation=self._beside,
             streaming=streaming,
             tiles=plan.tiles,
+            sections=plan.sections,
         )
 
 
@@ -216,6 +218,7 @@ def plan_of(
             coupling=coupling,
             hessian=settings.method == "rtr",
             alternating=settings.inner == "alternating",
+            divisible=not constraints and settings.huber is None and settings.method != "rtr",
         )
 
     *generous, least = working_sets(store, constraints)

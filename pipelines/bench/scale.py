@@ -1,15 +1,16 @@
 """Measure what happens to a sweep as the problem and the cluster grow, and that memory holds.
 
-    python pipelines/bench/scale.py DIRECTORY                      about ten minutes, 15 GB of disk
+    python pipelines/bench/scale.py DIRECTORY                      about an hour, 30 GB of disk
     python pipelines/bench/scale.py DIRECTORY --entries 10000000   a tenth of that
 
-Three questions, in one run. Tensors have one density and a first mode that grows with the entries,
+Four questions, in one run. Tensors have one density and a first mode that grows with the entries,
 but for the second question, which is put to a long video and to a cube, a tenth of them observed:
 
 - Does a sweep cost the same per entry, however many entries there are (one thread, in memory)?
 - On two workers: how much faster than on one, and how much of the time is not kernels?
 - Two workers with 1 GiB each: do ingest and a fit of all the entries stay within their plans, and
   how fast are streamed sweeps beside those in memory?
+- The same where the fibre sums of all fibres do not fit either, and are made in sections.
 
 A sweep is one inner iteration: all of its products, vector updates and sums.
 """
@@ -18,11 +19,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,7 @@ from slrt_dask.data.budget import ingest_bytes
 from slrt_dask.data.ingest import PARTITION_ENTRIES
 from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.sectioned_solve import in_sections
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
@@ -48,7 +52,8 @@ from slrt_dask.engine.program import run_rounds
 from slrt_dask.request import plan_of
 
 RANKS = (10, 10, 10)
-WIDTHS = (1000, 500)
+WIDTHS = {"entries": (1000, 500), "wide": (4000, 1000)}
+"""Of tensors that grow; the fibre sums that cross are 40 and 320 MB."""
 DENSITY = 0.005
 CLUSTER_SHAPES = {"video": (5000, 200, 100), "cube": (1000, 1000, 100)}
 """What two workers share; the fibre sums that they exchange are 1.6 and 8 MB."""
@@ -56,9 +61,10 @@ CLUSTER_ENTRIES = 10_000_000
 WORKER_LIMIT = "1GiB"
 
 
-def shape_of(entries: int) -> tuple[int, ...]:
+def shape_of(entries: int, kind: str) -> tuple[int, ...]:
     """A tensor of the same density for any number of entries."""
-    return (max(1, round(entries / DENSITY / WIDTHS[0] / WIDTHS[1])), *WIDTHS)
+    widths = WIDTHS[kind]
+    return (max(1, round(entries / DENSITY / math.prod(widths))), *widths)
 
 
 def store_of(directory: Path, entries: int, kind: str = "entries") -> slrt.ObservationStore:
@@ -102,10 +108,11 @@ def inner_solve(engine: Engine, iterations: int) -> ConjugateGradient:
     factors = Factors.of(
         tuple(generator.standard_normal((n, r)) / n for n, r in zip(shape, RANKS, strict=True))
     )
-    return ConjugateGradient(
+    solve = ConjugateGradient(
         factors, (1.0,) * len(shape), engine.store.slab_mode, 1e-6, "solution", None, None, 0.0,
         iterations,
     )  # fmt: skip
+    return in_sections(solve, engine.sections)
 
 
 def solve_alone(share: Any, program: ConjugateGradient) -> None:
@@ -208,18 +215,20 @@ def timed(engine: Engine, solve: Callable[[], None]) -> tuple[float, float]:
     return whole, sum(max(workers) for workers in rounds)
 
 
-def streamed_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
+def streamed_rows(
+    directory: Path, sizes: list[int], kind: str = "entries"
+) -> list[tuple[str, str]]:
     """A fit on two small workers: throughput, and peaks beside their plan."""
     _, fewer, entries = sizes
-    store, iterations = store_of(directory, entries), 10
+    store, iterations = store_of(directory, entries, kind), 10
     settings = FitSettings(ranks=RANKS, C=1.0)
-    with cluster(2, 0) as client, ClusterEngine(store_of(directory, fewer), client) as engine:
+    with cluster(2, 0) as client, ClusterEngine(store_of(directory, fewer, kind), client) as engine:
         resident = iterations * fewer / seconds_of(solver(engine, iterations), repeats=9)
     with cluster(2, WORKER_LIMIT) as client:
         plan = plan_of(store, settings, client=client)
         print(plan, flush=True)
         streamed = {str(w.place.address): w.block_entries for w in plan.workers if w.block_entries}
-        with ClusterEngine(store, client, streamed=streamed) as engine:
+        with ClusterEngine(store, client, streamed=streamed, sections=plan.sections) as engine:
             speed = iterations * entries / seconds_of(solver(engine, iterations))
         began = time.perf_counter()
         done = slrt.complete(store, RANKS, C=1.0, max_iterations=3, client=client)
@@ -227,8 +236,10 @@ def streamed_rows(directory: Path, sizes: list[int]) -> list[tuple[str, str]]:
         peaks = list(client.run(peak_bytes).values())
     sweeps = sum(record.sweeps for record in done.records)
     how = "streamed" if streamed else "not streamed, because they fit in memory"
+    how += f", fibre sums in {plan.sections} sections" if plan.sections > 1 else ""
+    shape = "×".join(map(str, store.shape))
     return [
-        (f"{entries:,} entries, {how}", f"{speed / 1e6:.0f} M entries/s"),
+        (f"{entries:,} entries of {shape}, {how}", f"{speed / 1e6:.1f} M entries/s"),
         (f"the same against {fewer:,} in memory", f"{speed / resident:.2f} ×"),
         ("three outer iterations", f"{took:.0f} s, {sweeps} sweeps"),
         ("peak of each worker", ", ".join(map(readable, peaks))),
@@ -248,7 +259,12 @@ def cluster(workers: int, memory_limit: Any) -> Iterator[Client]:
         yield client
 
 
-MEASUREMENTS = {"linear": linear_rows, "cluster": cluster_rows, "streamed": streamed_rows}
+MEASUREMENTS = {
+    "linear": linear_rows,
+    "cluster": cluster_rows,
+    "streamed": streamed_rows,
+    "sections": partial(streamed_rows, kind="wide"),
+}
 
 
 def main() -> None:
@@ -263,7 +279,7 @@ def main() -> None:
         if options.kind in CLUSTER_SHAPES:
             shape, partition = CLUSTER_SHAPES[options.kind], PARTITION_ENTRIES
         else:
-            shape, partition = shape_of(options.make), max(1, options.make // 50)
+            shape, partition = shape_of(options.make, options.kind), max(1, options.make // 50)
         make(options.directory, options.make, shape, partition)
         return
     options.directory.mkdir(parents=True, exist_ok=True)

@@ -77,13 +77,13 @@ class ConjugateGradient(Overlapping):
         if message.phase == "begin":
             return self._begin(block, total)
         if message.phase == "measure":
-            _let_go(block)
+            let_go(block)
             return self._measure(block, block.vector("r"), total)
         if message.phase == "iterate":
             return self._iterate(block, message, total)
         if message.phase == "finish":
             self._conjugate_step(block, message)
-            _let_go(block)
+            let_go(block)
             return self._measure(block, block.vector("r"), total)
         r, rr = self._residual(block, message)
         return (
@@ -93,37 +93,44 @@ class ConjugateGradient(Overlapping):
         )
 
     def _begin(self, block: Block, total: Sums | None) -> Sums:
-        _let_go(block)
+        let_go(block)
+        swept, rr = self._started(block)
+        # After a start comes the residual, whose sums are the first ones of those used in turns.
+        return self._sweep(block, swept, rr, total, 0 if self.start is None else 1)
+
+    def _started(self, block: Block) -> tuple[Vector, float]:
+        """What is swept first, and ⟨r, r⟩ if it is the residual: it is b if there is no start."""
         x, p, s = (block.fresh(name) for name in (self.solution, "p", "s"))
         if self.start is None:
             r = block.fresh("r")
-            rr = vectors.start(self._right_hand_side(block), r, (x, p, s))
-            return self._sweep(block, r, rr, total, 0)
+            return r, vectors.start(self._right_hand_side(block), r, (x, p, s))
         vectors.start(block.vector(self.start), x, (p, s))
-        # The residual is next, whose sums are the first ones of those that are used in turns.
-        sums = self._cleared_sums(block, 1) if total is None else total[0]
-        return crossing_sums(block, self.factors, x, sums), np.zeros(4)
+        return x, 0.0
 
     def _residual(self, block: Block, message: Round) -> tuple[Vector, float]:
         """r and ⟨r, r⟩; at first r = b − w, w being completed with the slab mode's sums."""
         if message.phase == "resume":
             r = block.vector("r")
             return r, vectors.dot(r, r)
-        w, r = block.changing("w"), block.fresh("r")
-        assert message.sums is not None
-        add_crossing(block, self.factors, self.weights, message.sums, w)
+        w, r = self._completed(block, message), block.fresh("r")
         return r, vectors.difference(self._right_hand_side(block), w, r)
 
-    def _conjugate_step(self, block: Block, message: Round) -> None:
-        """Complete w and make one step, the last."""
+    def _completed(self, block: Block, message: Round) -> Vector:
+        """w = A r, with the slab mode's part."""
         w = block.changing("w")
         assert message.sums is not None
         add_crossing(block, self.factors, self.weights, message.sums, w)
+        return w
+
+    def _conjugate_step(self, block: Block, message: Round) -> float:
+        """Complete w and make one step, with all that was left to it; ⟨r, r⟩."""
+        w = self._completed(block, message)
         changing = (block.changing(name) for name in (self.solution, "r", "p", "s"))
         if message.before is None:
-            vectors.conjugate_step(*changing, w, message.alpha, message.beta)
+            rr = vectors.conjugate_step(*changing, w, message.alpha, message.beta)
         else:
-            vectors.conjugate_steps(*changing, w, message.alpha, message.beta, *message.before)
+            rr = vectors.conjugate_steps(*changing, w, message.alpha, message.beta, *message.before)
+        return float(rr)
 
     def shared(self, message: Round, places: Sequence[Place]) -> SharedIteration | None:
         if message.phase != "iterate":
@@ -274,7 +281,7 @@ class ConjugateGradient(Overlapping):
         )  # fmt: skip
 
 
-def _let_go(block: Block) -> None:
+def let_go(block: Block) -> None:
     """Keep room for the next solve's sums, if it is not much."""
     block.buffers.let_go(LAYOUT)
     for key in SUMS:

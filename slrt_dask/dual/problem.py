@@ -23,6 +23,8 @@ from slrt_dask.dual.inner_rounds import InnerOutcome
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import ValidationErrors
+from slrt_dask.dual.sectioned_solve import in_sections
+from slrt_dask.dual.sectioned_sums import SectionedRowSums, SectionedValidationErrors
 from slrt_dask.dual.start import ObservedRows
 from slrt_dask.dual.sums import (
     DerivativeRowSums,
@@ -32,6 +34,7 @@ from slrt_dask.dual.sums import (
     RowSums,
 )
 from slrt_dask.engine.base import Engine, VectorHandle
+from slrt_dask.engine.program import Program
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
@@ -213,8 +216,12 @@ class DualProblem:
         self, evaluation: Evaluation, validation: ObservationStore, kind: Kind
     ) -> SquaredErrors:
         """Of held-out observations, which the blocks hold too; kind : what was held out."""
-        factors = Factors.of(evaluation.point)
-        program = ValidationErrors(evaluation.dual.name, factors, self.weights, kind)
+        program: Program
+        what = evaluation.dual.name, Factors.of(evaluation.point), self.weights
+        if (sections := self.engine.sections) > 1:
+            program = SectionedValidationErrors(*what, sections, kind)
+        else:
+            program = ValidationErrors(*what, kind)
         errors: SquaredErrors = self.engine.run(program)
         return errors
 
@@ -227,7 +234,9 @@ class DualProblem:
         self.sweeps += 1
         vector = self._observed() if dual is None else dual
         name = None if vector is None else vector.name
-        totals: Point = self.engine.run(RowSums(name, Factors.of(matrices), self._slab_mode))
+        what, sections = (name, Factors.of(matrices), self._slab_mode), self.engine.sections
+        program = SectionedRowSums(*what, sections) if sections > 1 else RowSums(*what)
+        totals: Point = self.engine.run(program)
         return totals
 
     def observed_rows(self) -> ObservedRows | None:
@@ -264,6 +273,7 @@ class DualProblem:
             tolerance,
             self._max_inner_iterations if max_iterations is None else max_iterations,
         )
+        program = in_sections(program, self.engine.sections)
         outcome: InnerOutcome = self.engine.run(program)
         self.sweeps += outcome.sweeps
         return outcome, solution

@@ -192,6 +192,11 @@ class ValidationErrors(Program):
     def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
         if message is None:
             return with_empty_row(total[0])
-        counts, squares = total
-        none = SquaredErrors.none()
-        return Finished(SquaredErrors(none.counts + counts, none.squares + squares))
+        return Finished(squared_errors(total))
+
+
+def squared_errors(total: tuple[Any, Any]) -> SquaredErrors:
+    """Errors from counts and squares that blocks have added up, if there were any."""
+    counts, squares = total
+    none = SquaredErrors.none()
+    return SquaredErrors(none.counts + counts, none.squares + squares)

@@ -67,19 +67,10 @@ class RowSums(_TwoRoundRowSums):
     def step(
         self, block: Block, message: Crossing | None, total: tuple[Matrix, ...] | None
     ) -> tuple[Matrix, ...]:
-        x, index = block.vector(self.vector or VALUES), block.index
+        x = block.vector(self.vector or VALUES)
         if message is not None:
-            return _slab_row_sums(block, self.factors, [(x, message.sums[0])], total)
-        totals = _local_totals(self.factors, index.local_modes) if total is None else total[1:]
-        for mode, rows in zip(index.local_modes, totals, strict=True):
-            matrix = self.factors.padded[mode]
-            width = matrix.shape[1]
-            in_runs = mode == index.mode_in_runs
-            add_rows = sweeps.row_sums_runs if in_runs else sweeps.row_sums_slices
-            add_rows(
-                index.starts, index.rows[mode], index.fibres[mode], x, matrix,
-                lanes_for(width), block.buffer(mode, width), rows,
-            )  # fmt: skip
+            return slab_row_sums(block, self.factors, [(x, message.sums[0])], total)
+        totals = local_row_sums(block, self.factors, x, None if total is None else total[1:])
         sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
         return (sums, *totals)
 
@@ -103,7 +94,7 @@ class DerivativeRowSums(_TwoRoundRowSums):
         index = block.index
         if message is not None:
             sums, sums_dot = message.sums
-            return _slab_row_sums(block, self.factors, [(x, sums_dot), (x_dot, sums)], total)
+            return slab_row_sums(block, self.factors, [(x, sums_dot), (x_dot, sums)], total)
         totals = _local_totals(self.factors, index.local_modes) if total is None else total[2:]
         for mode, rows in zip(index.local_modes, totals, strict=True):
             matrix = self.factors.padded[mode]
@@ -197,7 +188,25 @@ class NormOfObservations(Program):
         return Finished(float(total[0]) ** 0.5)
 
 
-def _slab_row_sums(
+def local_row_sums(
+    block: Block, factors: Factors, x: Vector, totals: tuple[Matrix, ...] | None
+) -> tuple[Matrix, ...]:
+    """The totals, (n_k, width) for every local mode, with this block's X_k (X_kᵀ F_k) added."""
+    index = block.index
+    totals = _local_totals(factors, index.local_modes) if totals is None else totals
+    for mode, rows in zip(index.local_modes, totals, strict=True):
+        matrix = factors.padded[mode]
+        width = matrix.shape[1]
+        in_runs = mode == index.mode_in_runs
+        add_rows = sweeps.row_sums_runs if in_runs else sweeps.row_sums_slices
+        add_rows(
+            index.starts, index.rows[mode], index.fibres[mode], x, matrix,
+            lanes_for(width), block.buffer(mode, width), rows,
+        )  # fmt: skip
+    return totals
+
+
+def slab_row_sums(
     block: Block,
     factors: Factors,
     terms: list[tuple[Vector, Matrix]],

@@ -9,6 +9,7 @@ fibre sums writes those.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import zlib
 from dataclasses import dataclass
@@ -181,20 +182,33 @@ def write_array(group_path: str, name: str, values: Any) -> int:
 
     values : a numpy or zarr array; returns the checksum of its content
     """
-    row_bytes = values.dtype.itemsize * max(1, values.size // max(1, values.shape[0]))
-    rows = max(1, min(values.shape[0], CHUNK_BYTES // row_bytes))
+    create_array(group_path, name, values.shape, values.dtype)
+    return write_rows(group_path, name, 0, values, 0)
+
+
+def create_array(group_path: str, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Create one array of a model in an existing group, in chunks of whole rows."""
+    row_bytes = np.dtype(dtype).itemsize * max(1, math.prod(shape[1:]))
+    rows = max(1, min(shape[0], CHUNK_BYTES // row_bytes))
     # By its whole path: through the group, zarr would look at all groups above and write them too.
-    array = zarr.create_array(
-        f"{group_path}/{name}",
-        shape=values.shape,
-        chunks=(rows, *values.shape[1:]),
-        dtype=values.dtype,
-    )
-    checksum = 0
-    for first in range(0, values.shape[0], rows):
-        piece = np.ascontiguousarray(values[first : first + rows])
-        array[first : first + rows] = piece
+    zarr.create_array(f"{group_path}/{name}", shape=shape, chunks=(rows, *shape[1:]), dtype=dtype)
+
+
+def write_rows(group_path: str, name: str, first: int, values: Any, checksum: int) -> int:
+    """Write an array's rows from `first` on; the checksum of all rows up to these.
+
+    checksum : of the rows before them
+    """
+    array = zarr.open_array(f"{group_path}/{name}", mode="r+")
+    last = first + values.shape[0]
+    while first < last:
+        # To the end of a chunk, so that none is written twice but where rows begin or end in it.
+        stop = min(last, first - first % array.chunks[0] + array.chunks[0])
+        piece = np.ascontiguousarray(values[: stop - first])
+        values = values[stop - first :]
+        array[first:stop] = piece
         checksum = zlib.crc32(piece.data, checksum)
+        first = stop
     return checksum
 
 

@@ -35,6 +35,7 @@ class Assignment:
     validation : a store of held-out entries, sampled in the same slices
     streaming : None to keep blocks in memory
     tiles : whether products are made on dense tiles (`tiling.py`)
+    sections : into how many parts the slab mode's fibres are cut, if their sums are made in parts
     """
 
     store: ObservationStore
@@ -45,6 +46,7 @@ class Assignment:
     validation: ObservationStore | None = None
     streaming: Streaming | None = None
     tiles: bool = False
+    sections: int = 1
 
 
 def cut_at_slices(slab_indices: NDArray[Any], pieces: int) -> list[tuple[int, int]]:

@@ -34,8 +34,9 @@ class Engine(ABC):
     in_process = True
     """Whether all shares are in this process."""
 
-    def __init__(self, store: ObservationStore) -> None:
-        self.store = store
+    def __init__(self, store: ObservationStore, sections: int = 1) -> None:
+        """sections : into how many parts the slab mode's fibres are cut, with sums for each"""
+        self.store, self.sections = store, sections
         self.fibre_count = 0
         self.stopwatch = Stopwatch()
         self._names = itertools.count()

@@ -38,9 +38,11 @@ class Chain:
     buffers: Buffers = field(default_factory=Buffers)
     waited: float = 0.0
 
-    def run(self, step: Step, background: Executor) -> Any:
-        """The sum of step(block, sum so far) over the blocks."""
-        return self._streamed(step, background) if self.rooms else self.over(step)
+    def run(self, step: Step, background: Executor, section: int | None = None) -> Any:
+        """The sum of step(block, sum so far) over the blocks, or over one section of each."""
+        if self.rooms:
+            return self._streamed(step, background, section)
+        return self.over(step) if section is None else self._over_section(step, section)
 
     def over(self, step: Step) -> Any:
         """The same where blocks are in memory."""
@@ -49,20 +51,28 @@ class Chain:
             total = step(block, total)
         return total
 
+    def _over_section(self, step: Step, section: int) -> Any:
+        total = None
+        for resting in self.blocks:
+            block = resting.open(None, self.buffers, frozenset(), section)
+            total = step(block, total)
+            resting.close(block)
+        return total
+
     def opened(self) -> Iterator[Block]:
         """The blocks, where they are in memory."""
         return (resting.open(None, self.buffers, frozenset()) for resting in self.blocks)
 
-    def _streamed(self, step: Step, background: Executor) -> Any:
+    def _streamed(self, step: Step, background: Executor, section: int | None) -> Any:
         total, names = None, frozenset[str]()
         writing: list[Future[None] | None] = [None] * len(self.rooms)
-        reading = self._read(0, names, writing, background)
+        reading = self._read(0, names, writing, background, section)
         try:
             for number, resting in enumerate(self.blocks):
                 block = self._waiting_for(reading.result)
                 if number + 1 < len(self.blocks):
                     # The next block will want what this round's blocks have wanted so far.
-                    reading = self._read(number + 1, names, writing, background)
+                    reading = self._read(number + 1, names, writing, background, section)
                 total = step(block, total)
                 assert isinstance(block.vectors, FileVectors)
                 names = block.vectors.wanted
@@ -82,12 +92,14 @@ class Chain:
         names: frozenset[str],
         writing: list[Future[None] | None],
         background: Executor,
+        section: int | None,
     ) -> Future[Block]:
         place = number % len(self.rooms)
         before = writing[place]
         if before is not None:
             self._waiting_for(before.result)
-        return background.submit(self.blocks[number].open, self.rooms[place], self.buffers, names)
+        opening = self.blocks[number].open
+        return background.submit(opening, self.rooms[place], self.buffers, names, section)
 
     def _waiting_for(self, done: Callable[[], Result]) -> Result:
         began = time.perf_counter()

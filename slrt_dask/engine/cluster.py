@@ -57,14 +57,16 @@ class ClusterEngine(Engine):
         streamed: dict[str, int] | None = None,
         places: list[Place] | None = None,
         tiles: bool = False,
+        sections: int = 1,
     ) -> None:
         """Load the observations.
 
         streamed : workers whose blocks are to be in files, with the size of a block there
         places : the workers to use; all that there are if None
         tiles : whether products are made on dense tiles
+        sections : into how many parts the slab mode's fibres are cut
         """
-        super().__init__(store)
+        super().__init__(store, sections)
         self._client = client
         self._name = f"slrt-{uuid.uuid4().hex[:12]}"
         self._run_number = 0
@@ -98,7 +100,7 @@ class ClusterEngine(Engine):
                 streaming = Streaming(streamed[address]) if address in streamed else None
                 assignment = Assignment(
                     self.store, partitions, place.threads, precision, offset, validation, streaming,
-                    tiles,
+                    tiles, self.sections,
                 )  # fmt: skip
                 self._workers.append(address)
                 # Kept as long as the share is to be kept: see tasks.

@@ -13,6 +13,7 @@ from slrt_dask.engine.prepare import numbers_every_fibre
 from slrt_dask.engine.tiling import Tiling, slice_lengths
 from slrt_dask.kernels.blocks import possible_fibres
 from slrt_dask.kernels.rows import padded_width
+from slrt_dask.kernels.sections import section_length
 from slrt_dask.kernels.tiles import tile_bytes
 
 SOLVER_VECTORS = 4
@@ -102,6 +103,7 @@ class Costs:
     coupling : a linear constraint, if there is one
     hessian : whether the method makes Hessian products, as the trust region does
     alternating : whether multipliers of bounds take turns with z
+    sections : into how many parts the slab mode's fibres are cut, with sums for one at a time
     """
 
     header: StoreHeader
@@ -113,6 +115,7 @@ class Costs:
     coupling: CouplingSize | None = None
     hessian: bool = False
     alternating: bool = False
+    sections: int = 1
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -151,8 +154,14 @@ class Costs:
 
     @property
     def sums_bytes(self) -> int:
-        """Of one set of the slab mode's fibre sums."""
+        """Of one set of the slab mode's fibre sums, of all sections."""
         return self.fibres * padded_width(self.ranks[self.header.slab_mode]) * 8
+
+    @property
+    def section_bytes(self) -> int:
+        """Of one set of a section's fibre sums."""
+        width = padded_width(self.ranks[self.header.slab_mode])
+        return section_length(self.fibres, self.sections) * width * 8
 
     @property
     def factor_bytes(self) -> int:
@@ -183,7 +192,9 @@ class Costs:
         state = held * self._vectors * self.value_bytes
         return WorkerBytes(
             observations + self._queries(held), state, self._sums(threads),
-            self._buffers(held, threads) + self._offers(max(entries, most_entries)),
+            self._buffers(held, threads)
+            + self._offers(max(entries, most_entries))
+            + self._gathered(held),
             self._rows(threads, slices),
         )  # fmt: skip
 
@@ -198,14 +209,28 @@ class Costs:
         held = self._with_extra(entries)
         open_entries = ROOMS * threads * min(self._with_extra(block_entries), held)
         kept = (self._vectors + 1) * self.value_bytes
+        order, columns = 0, self.index_bytes
+        if self.sections > 1:
+            # Where sections begin in every slice; and the slab mode's columns lie in order of them.
+            order = sum(stop - first for first, stop in slices) * (self.sections + 1) * 4
+            columns += 2 * self.header.index_dtype.itemsize
+        # Blocks that lie so in files pass through one more vector.
+        vectors = OPEN_VECTORS + self._bound_vectors + (1 if self.sections > 1 else 0)
         return WorkerBytes(
-            open_entries * self.index_bytes + self._queries(held),
-            open_entries * (OPEN_VECTORS + self._bound_vectors) * self.value_bytes,
+            open_entries * self.index_bytes + order + self._queries(held),
+            open_entries * vectors * self.value_bytes,
             self._sums(threads),
             self._buffers(self._with_extra(block_entries), threads),
             self._rows(threads, slices),
-            scratch=held * (self.index_bytes + kept),
+            scratch=held * (columns + kept),
         )
+
+    def _gathered(self, held: int) -> int:
+        """Of sections of blocks in memory: where their entries are, and copies of them."""
+        if self.sections == 1:
+            return 0
+        columns = 2 * self.header.index_dtype.itemsize
+        return held * (8 + columns + OPEN_VECTORS * self.value_bytes)
 
     @property
     def _vectors(self) -> int:
@@ -248,16 +273,17 @@ class Costs:
         # neighbours give each other is in memory that counts for both of them, be it in an outbox
         # or in the two rooms that a solve uses in turns.
         arriving = min(FAN_IN, self.workers - 1)
-        solving = (2 * threads + 2 + arriving) * self.sums_bytes
+        one = self.section_bytes
+        solving = (2 * threads + 2 + arriving) * one
         # Other programs make one of it a thread, which may be wider.
         columns = self._widest(self.ranks[self.header.slab_mode])
-        largest = self.fibres * columns * 8
+        largest = section_length(self.fibres, self.sections) * columns * 8
         neighbours = min(FAN_IN + 1, self.workers - 1)
         given = (neighbours + 1) * min(largest, LARGEST) if neighbours else 0
-        if self.sums_bytes <= LARGEST:
-            given += 2 * neighbours * self.sums_bytes
+        if one <= LARGEST:
+            given += 2 * neighbours * one
         # What solves have used in turns is kept for the next one, if it is not much.
-        kept = 2 * threads * self.sums_bytes if self.sums_bytes <= LARGEST else 0
+        kept = 2 * threads * one if one <= LARGEST else 0
         return max(solving, (threads + 2 + arriving) * largest + kept) + given
 
     def _widest(self, rank: int) -> int:

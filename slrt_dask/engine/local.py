@@ -26,11 +26,12 @@ class LocalEngine(Engine):
         validation: ObservationStore | None = None,
         streaming: Streaming | None = None,
         tiles: bool = False,
+        sections: int = 1,
     ) -> None:
-        super().__init__(store)
+        super().__init__(store, sections)
         partitions = tuple(range(len(store.partitions)))
         assignment = Assignment(
-            store, partitions, threads, precision, offset, validation, streaming, tiles
+            store, partitions, threads, precision, offset, validation, streaming, tiles, sections
         )
         with self.stopwatch.on(Cause.LOADING):
             self._share = Share(assignment)

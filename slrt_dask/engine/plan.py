@@ -20,6 +20,10 @@ from slrt_dask.errors import MemoryBudgetExceeded
 AnyCosts = Costs | EmbeddedCosts
 LARGEST_STREAMED_BLOCK = 1_000_000
 SMALLEST_STREAMED_BLOCK = 20_000
+WORTHWHILE_BLOCK = 100_000
+"""Entries of a streamed block below which rather fibre sums are cut into more sections."""
+SECTIONS = (1, 2, 4, 8, 16, 32, 64)
+"""How many there may be."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Plan:
     extra : entries beside the observed ones that bounds may need; None without bounds
     rows : rows of linear constraints
     tiling : how products are made; None for chunks of an embedded tensor
+    sections : into how many parts the slab mode's fibres are cut, whose sums are made in turn
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -86,6 +91,7 @@ class Plan:
     extra: int | None = None
     rows: int = 0
     tiling: Tiling | None = None
+    sections: int = 1
 
     @property
     def tiles(self) -> bool:
@@ -120,7 +126,8 @@ class Plan:
             f"solver state      {readable(needed.state)}",
             *self._working_set(),
             f"{'fibre' if self.slab_mode is not None else 'tensor'} sums".ljust(18)
-            + readable(needed.fibre_sums),
+            + readable(needed.fibre_sums)
+            + (f", in {self.sections} sections one after the other" if self.sections > 1 else ""),
             *([f"linear rows       {readable(needed.rows)}, {self.rows:,} rows"] * bool(self.rows)),
             f"buffers           {readable(needed.buffers)}",
             f"runtime           {readable(needed.runtime)}",
@@ -188,6 +195,7 @@ def plan_fit(
     coupling: CouplingSize | None = None,
     hessian: bool = False,
     alternating: bool = False,
+    divisible: bool = False,
 ) -> Plan:
     """Plan a fit on the places that there are; those that get no partition stay out of it.
 
@@ -196,10 +204,13 @@ def plan_fit(
     coupling : a linear constraint, if there is one
     hessian : whether the method makes Hessian products, which take more room
     alternating : whether multipliers of bounds take turns with z, which does too
+    divisible : whether fibre sums may be made in sections
     """
     costs = Costs(
         header, ranks, value_bytes, held_out, extra, len(places), coupling, hessian, alternating
     )
+    if divisible:
+        costs = replace(costs, sections=_sections(costs, places))
     best = max(range(len(ranks)), key=lambda mode: header.shape[mode] / ranks[mode])
     ratio = header.shape[header.slab_mode] / ranks[header.slab_mode]
     plan = _plan(costs, places, header.slab_mode)
@@ -209,7 +220,29 @@ def plan_fit(
         extra=extra,
         rows=0 if coupling is None else coupling.rows,
         tiling=costs.tiling,
+        sections=costs.sections,
     )
+
+
+def _sections(costs: Costs, places: list[Place]) -> int:
+    """As few sections as leave room for blocks that are worth streaming; else for the largest."""
+    most, best = 0.0, 1
+    for sections in SECTIONS:
+        plan = _plan(replace(costs, sections=sections), places, costs.header.slab_mode)
+        worth = min(_worth(worker) for worker in plan.workers)
+        if worth > most:
+            most, best = worth, sections
+        if worth >= 1.0:
+            break
+    return best
+
+
+def _worth(worker: WorkerPlan) -> float:
+    """How large a worker's blocks are beside those that are worth streaming; 0 if none fit."""
+    if not worker.fits:
+        return 0.0
+    wanted = min(WORTHWHILE_BLOCK, worker.entries)
+    return 1.0 if worker.block_entries is None else min(1.0, worker.block_entries / wanted)
 
 
 def plan_embedded(

@@ -46,6 +46,13 @@ class Program(ABC):
     def advance(self, message: Any, total: Any) -> Any:
         """The next round's message from this one's and the sum of contributions, or Finished."""
 
+    def section(self, message: Any) -> int | None:
+        """The section of every block that a round is about; None if it is about whole blocks.
+
+        Steps of such a round see only a section's entries, and of their index the slab mode's part.
+        """
+        return None
+
     def sent(self, message: Any) -> Any:
         """What of a message the blocks have to be told; the rest is for `advance` alone."""
         return message

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.engine.block import Vector
+from slrt_dask.engine.sections import SectionOrder
 from slrt_dask.errors import ScratchFull, StateLost
 
 PREFIX = "slrt-scratch-"
@@ -76,6 +77,7 @@ class Room:
         self._entries = entries
         self._arrays: dict[Any, list[NDArray[Any]]] = {}
         self._used: dict[Any, int] = {}
+        self._spare: NDArray[Any] | None = None
 
     def array(self, dtype: Any, count: int) -> NDArray[Any]:
         kind = np.dtype(dtype)
@@ -86,19 +88,30 @@ class Room:
         self._used[kind] = used + 1
         return held[used][:count]
 
+    def spare(self, dtype: Any, count: int) -> NDArray[Any]:
+        """An array for what is only on its way from or to a file; the next call's is the same."""
+        if self._spare is None:
+            self._spare = np.empty(self._entries, dtype=dtype)
+        return self._spare[:count]
+
     def take_back(self) -> None:
         self._used.clear()
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for arrays in self._arrays.values() for array in arrays)
+        spare = 0 if self._spare is None else self._spare.nbytes
+        return spare + sum(array.nbytes for arrays in self._arrays.values() for array in arrays)
 
 
-def write_file(path: Path, values: NDArray[Any]) -> None:
-    """Write (over) a file; a full disk is an error that says so."""
+def write_file(path: Path, values: NDArray[Any], first: int = 0) -> None:
+    """Write (over) a file, or a part of it; a full disk is an error that says so.
+
+    first : the number of values in the file before these
+    """
     try:
         # Written over in place: the file keeps its blocks on disk, which is much faster.
         with open(path, "r+b" if path.exists() else "wb", buffering=0) as file:
+            file.seek(first * values.itemsize)
             view, done = np.ascontiguousarray(values).data.cast("B"), 0
             while done < len(view):
                 done += file.write(view[done:]) or 0
@@ -113,10 +126,11 @@ def write_file(path: Path, values: NDArray[Any]) -> None:
         raise
 
 
-def read_file(path: Path, room: NDArray[Any]) -> None:
-    """Fill an array from a file of just its size."""
+def read_file(path: Path, room: NDArray[Any], first: int = 0) -> None:
+    """Fill an array from a file; first : the number of values in it before those wanted."""
     try:
         with open(path, "rb", buffering=0) as file:
+            file.seek(first * room.itemsize)
             view, done = room.data.cast("B"), 0
             while done < len(view):
                 count = file.readinto(view[done:])
@@ -128,13 +142,27 @@ def read_file(path: Path, room: NDArray[Any]) -> None:
 
 
 class FileVectors:
-    """The vectors of one block during one step: read when asked for, written back at its end."""
+    """The vectors of one block during one step: read when asked for, written back at its end.
 
-    def __init__(self, directory: Path, entries: int, dtype: Any, room: Room) -> None:
+    first : the number of values before these in each file, if they are one section of a block
+    order : how files hold a whole block, if that is section by section
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        entries: int,
+        dtype: Any,
+        room: Room,
+        *,
+        first: int = 0,
+        order: SectionOrder | None = None,
+    ) -> None:
         self._directory = directory
         self._entries = entries
         self._dtype = dtype
         self._room = room
+        self._first, self._order = first, order
         self._held: dict[str, Vector] = {}
         self._wanted: set[str] = set()
         self._changed: set[str] = set()
@@ -168,7 +196,10 @@ class FileVectors:
 
     def write_back(self) -> None:
         for name in self._changed:
-            write_file(self._directory / name, self._held[name])
+            values = self._held[name]
+            if self._order is not None:
+                values = self._order.by_section(values, self._spare())
+            write_file(self._directory / name, values, self._first)
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -177,6 +208,13 @@ class FileVectors:
 
     def _load(self, name: str) -> Vector:
         vector = self._room.array(self._dtype, self._entries)
-        read_file(self._directory / name, vector)
+        if self._order is None:
+            read_file(self._directory / name, vector, self._first)
+        else:
+            read_file(self._directory / name, spare := self._spare())
+            self._order.by_slice(spare, vector)
         self._held[name] = vector
         return vector
+
+    def _spare(self) -> Vector:
+        return self._room.spare(self._dtype, self._entries)

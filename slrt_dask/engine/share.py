@@ -19,9 +19,10 @@ from slrt_dask.engine.block import Block, NewRoom
 from slrt_dask.engine.chains import Chain, divide
 from slrt_dask.engine.costs import ROOMS
 from slrt_dask.engine.crew import Crew
+from slrt_dask.engine.file_block import FileBlock
 from slrt_dask.engine.helping import Helping
 from slrt_dask.engine.program import HandOver, Overlapping, Program, add_into
-from slrt_dask.engine.resting import FileBlock, MemoryBlock, RestingBlock
+from slrt_dask.engine.resting import MemoryBlock, RestingBlock
 from slrt_dask.engine.scratch import Room, ScratchDirectory
 from slrt_dask.engine.spending import ShareSeconds, peak_bytes
 from slrt_dask.engine.support import Change, resupported
@@ -76,11 +77,11 @@ class Share:
 
     def _contribution(self, program: Program, message: Any, hand_over: HandOver | None) -> Any:
         if isinstance(program, Overlapping):
-            if self._scratch is None:
+            if self._scratch is None and program.section(message) is None:
                 team = teamwork.OverlappingRound(program, message, self._chains, hand_over)
                 self._crew.run(team.take_part, len(self._chains), team.abandon)
                 return team.outcome()
-            # Blocks in files are not opened twice.
+            # Blocks in files are not opened twice, nor are sections.
             shared, rest = self._summed(program.fused, program, message)
             if hand_over is None:
                 return shared, add_into(rest, program.known_of(shared))
@@ -93,11 +94,13 @@ class Share:
     ) -> Any:
         """The sum of what all threads make of their blocks."""
         sums = teamwork.Tournament(len(self._chains), program.combine)
+        section = program.section(message)
 
         def take_part(thread: int) -> None:
-            chain = self._chains[thread]
-            part = chain.run(lambda block, total: step(block, message, total), self._background)
-            sums.arrive(thread, part)
+            def on_block(block: Block, total: Any) -> Any:
+                return step(block, message, total)
+
+            sums.arrive(thread, self._chains[thread].run(on_block, self._background, section))
 
         self._crew.run(take_part, len(self._chains))
         return sums.whole
@@ -237,9 +240,10 @@ class Share:
 
     def _resting(self, block: Block, extra: NDArray[np.bool_] | None) -> RestingBlock:
         if self._scratch is None:
-            return MemoryBlock(block, extra)
+            return MemoryBlock(block, extra, self.assignment.sections)
         self._made += 1
-        return FileBlock(block, self._scratch.path / f"b{self._made:05d}", extra)
+        directory = self._scratch.path / f"b{self._made:05d}"
+        return FileBlock(block, directory, extra, self.assignment.sections)
 
     def _made_chains(self) -> list[Chain]:
         largest = max((block.entries for block in self.blocks), default=0)

@@ -89,7 +89,7 @@ class BlockIndex:
 
     @property
     def entries(self) -> int:
-        return len(self.rows[0])
+        return len(self.rows[self.slab_mode])
 
     @property
     def slices(self) -> int:

@@ -83,6 +83,19 @@ def conjugate_steps(x, r, p, s, w, alpha, beta, alpha_before, beta_before):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def residual_step(r, s, w, alpha, beta):
+    """The part of `conjugate_step` that moves r and s, and leaves x and p; returns ⟨r, r⟩."""
+    rr = 0.0
+    for e in range(r.size):
+        image = w[e] + beta * s[e]
+        s[e] = image
+        residual = r[e] - alpha * image
+        r[e] = residual
+        rr += np.float64(residual) * np.float64(residual)
+    return rr
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def solution_products(x, r, b):
     """(⟨b, x⟩, ⟨r, x⟩, ⟨x, x⟩, ⟨r, r⟩) in one pass."""
     bx, rx, xx, rr = 0.0, 0.0, 0.0, 0.0
