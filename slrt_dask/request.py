@@ -22,11 +22,11 @@ from slrt_dask.connection import Connection
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.mode_effects import subtract_effects
 from slrt_dask.dual.offsets import Offset
+from slrt_dask.engine.amounts import CouplingSize
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.blas import SingleBlasThread
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.costs import CouplingSize
 from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place, cluster_places

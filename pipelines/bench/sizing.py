@@ -50,6 +50,7 @@ def planned(header: StoreHeader, ranks: tuple[int, ...], workers: int, threads: 
             header,
             ranks,
             places=[Place(f"worker-{number}", threads, limit) for number in range(workers)],
+            divisible=True,
         )
         for limit in (None, TOO_LITTLE)
     ]

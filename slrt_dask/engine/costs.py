@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from slrt_dask.data.header import StoreHeader
+from slrt_dask.engine.amounts import RUNTIME_BYTES, CouplingSize, WorkerBytes
 from slrt_dask.engine.exchange import FAN_IN
 from slrt_dask.engine.helping import MOST_BESIDE, OFFERED_PART
 from slrt_dask.engine.neighbours import LARGEST
@@ -39,12 +40,11 @@ BLAS_BYTES = 8 * 2**20
 DRIVER_FACTORS = 45
 """Sets of factors in a driver's hands: point, gradient and direction of several iterations, and
 what the optimiser makes of them; quasi-Newton steps, with eight before them, have the most."""
-RUNTIME_BYTES = 350 * 2**20
-"""The interpreter with its libraries, after compiling the kernels: 327 MB were measured."""
-
-
 NUMBERING_BYTES = 100
 """Of an entry whose fibre is being numbered: keys, places, their order, and both in that order."""
+JOINING_KEYS = 6
+"""Sets of keys of fibres when two of them are joined: both, one after the other, sorted, and what
+occurs once, while another one arrives. There are no sums yet."""
 COEFFICIENT_BYTES = 16 + 24
 """Of a linear constraint's coefficient: as it is kept, and what it is made from at the start."""
 ROW_VECTORS = 16
@@ -52,45 +52,6 @@ ROW_VECTORS = 16
 is told and heard in a round."""
 DRIVER_ROW_VECTORS = 12
 """Of them on the driver: bounds, lengths, and multipliers of a few points."""
-
-
-@dataclass(frozen=True)
-class CouplingSize:
-    """How large a linear constraint is.
-
-    rows : how many
-    pieces : (first slice, one after the last, coefficients), for parts of the tensor
-    """
-
-    rows: int
-    pieces: tuple[tuple[int, int, int], ...]
-
-    def coefficients(self, slices: tuple[tuple[int, int], ...]) -> int:
-        """How many coefficients some ranges of slices have, at most."""
-        return sum(
-            count
-            for low, high, count in self.pieces
-            if any(first < high and low < stop for first, stop in slices)
-        )
-
-
-@dataclass(frozen=True)
-class WorkerBytes:
-    """Bytes that one worker will hold in memory, by cause, and on its disk."""
-
-    observations: int
-    state: int
-    fibre_sums: int
-    buffers: int
-    rows: int = 0
-    runtime: int = RUNTIME_BYTES
-    scratch: int = 0
-
-    @property
-    def total(self) -> int:
-        """In memory."""
-        sums = self.fibre_sums + self.rows
-        return self.observations + self.state + sums + self.buffers + self.runtime
 
 
 @dataclass(frozen=True)
@@ -284,7 +245,15 @@ class Costs:
             given += 2 * neighbours * one
         # What solves have used in turns is kept for the next one, if it is not much.
         kept = 2 * threads * one if one <= LARGEST else 0
-        return max(solving, (threads + 2 + arriving) * largest + kept) + given
+        made = max(solving, (threads + 2 + arriving) * largest + kept) + given
+        return max(made + self._key_bytes, JOINING_KEYS * self._key_bytes)
+
+    @property
+    def _key_bytes(self) -> int:
+        """Of the keys of fibres that occur, where only these have numbers."""
+        header = self.header
+        every = numbers_every_fibre(header.shape, header.slab_mode, header.nnz)
+        return 0 if every else 8 * self.fibres
 
     def _widest(self, rank: int) -> int:
         """Columns of a mode's widest fibre sums."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from slrt_dask.engine.costs import DRIVER_FACTORS, RUNTIME_BYTES, WorkerBytes
+from slrt_dask.engine.amounts import RUNTIME_BYTES, WorkerBytes
+from slrt_dask.engine.costs import DRIVER_FACTORS
 from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.exchange import FAN_IN
 from slrt_dask.kernels.windows import BATCH_ENTRIES

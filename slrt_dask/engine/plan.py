@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from slrt_dask.data.header import StoreHeader
-from slrt_dask.engine.costs import Costs, CouplingSize, WorkerBytes
+from slrt_dask.engine.amounts import CouplingSize, WorkerBytes
+from slrt_dask.engine.costs import Costs
 from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.engine.embedded_costs import EmbeddedCosts
+from slrt_dask.engine.neighbours import LARGEST
 from slrt_dask.engine.placement import Place, assign_partitions
 from slrt_dask.engine.tiling import Tiling
 from slrt_dask.errors import MemoryBudgetExceeded
@@ -41,13 +43,14 @@ class WorkerPlan:
         limit = self.place.memory_limit
         return limit is None or self.needed.total <= limit
 
-    def check(self, number: int, slab_mode: int | None) -> None:
+    def check(self, number: int, slab_mode: int | None, sections: int = 1) -> None:
         """Raise MemoryBudgetExceeded if this does not fit."""
         if self.fits:
             return
         needed, limit = self.needed, self.place.memory_limit or 0
+        cut = f" and its fibre sums in {sections} sections" if sections > 1 else ""
         raise MemoryBudgetExceeded(
-            f"worker {number} needs {readable(needed.total)} even with its blocks on disk "
+            f"worker {number} needs {readable(needed.total)} even with its blocks on disk{cut} "
             f"(open blocks {readable(needed.observations + needed.state)}, sums "
             f"{readable(needed.fibre_sums)}, linear rows {readable(needed.rows)}, buffers "
             f"{readable(needed.buffers)}, runtime "
@@ -110,7 +113,7 @@ class Plan:
     def check(self) -> None:
         """Raise MemoryBudgetExceeded if a worker's share does not fit its limit."""
         for number, worker in enumerate(self.workers):
-            worker.check(number, self.slab_mode)
+            worker.check(number, self.slab_mode, self.sections)
 
     def __str__(self) -> str:
         needed = self.largest
@@ -225,10 +228,16 @@ def plan_fit(
 
 
 def _sections(costs: Costs, places: list[Place]) -> int:
-    """As few sections as leave room for blocks that are worth streaming; else for the largest."""
-    most, best = 0.0, 1
+    """As few sections as leave room for blocks that are worth streaming; else for the largest.
+
+    Where nothing fits it is the most, with which least is missing.
+    """
+    most, best = 0.0, SECTIONS[-1]
     for sections in SECTIONS:
-        plan = _plan(replace(costs, sections=sections), places, costs.header.slab_mode)
+        cut = replace(costs, sections=sections)
+        if 1 < sections < SECTIONS[-1] and cut.section_bytes > LARGEST:
+            continue  # a little more of them, and workers of one machine exchange them by memory
+        plan = _plan(cut, places, costs.header.slab_mode)
         worth = min(_worth(worker) for worker in plan.workers)
         if worth > most:
             most, best = worth, sections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from slrt_dask.data import html
-from slrt_dask.engine.costs import WorkerBytes
+from slrt_dask.engine.amounts import WorkerBytes
 from slrt_dask.engine.plan import Plan, WorkerPlan, readable
 
 CAUSES = {"fibre_sums": "sums", "rows": "linear rows", "state": "solver state"}

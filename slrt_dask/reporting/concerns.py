@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.engine.costs import RUNTIME_BYTES
+from slrt_dask.engine.amounts import RUNTIME_BYTES
 from slrt_dask.engine.plan import readable
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.reporting.facts import Facts, Standing

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 import slrt_dask
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.dual.start import spectral_start
+from slrt_dask.engine.amounts import RUNTIME_BYTES
 from slrt_dask.engine.base import share_bytes
-from slrt_dask.engine.costs import RUNTIME_BYTES, Costs
+from slrt_dask.engine.costs import Costs
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.placement import Place
-from slrt_dask.engine.plan import plan_fit, readable
+from slrt_dask.engine.plan import SECTIONS, WORTHWHILE_BLOCK, plan_fit, readable
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
 from tests.engine.helpers import RANKS, dense_problem, dual_problem
@@ -255,33 +256,79 @@ store = slrt_dask.open_store(sys.argv[1])
 from slrt_dask.config import FitSettings
 from slrt_dask.request import plan_of
 ranks = (4, 4, 3)
-method = sys.argv[2]
-plan = plan_of(store, FitSettings(ranks=ranks, C=1.0, method=method), threads=2).largest
+method, limit = sys.argv[2], int(sys.argv[4]) or None
+settings = FitSettings(ranks=ranks, C=1.0, method=method)
+whole = plan_of(store, settings, threads=2, memory_limit=limit)
+plan, sections = whole.largest, whole.sections
 before = psutil.Process().memory_info().rss
 slrt_dask.complete(store, ranks, C=1.0, method=method, max_iterations=1, threads=2,
-                   run_directory=sys.argv[3])
+                   run_directory=sys.argv[3], memory_limit=limit)
 # Not ru_maxrss: that starts from what the parent process held.
 status = open("/proc/self/status").read()
 peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
-print(json.dumps({"peak": peak, "before": before, "total": plan.total, "runtime": plan.runtime}))
+print(json.dumps({"peak": peak, "before": before, "total": plan.total, "sections": sections}))
 """
 
 
-@pytest.mark.parametrize("method", ["lbfgs", "rtr"])
-def test_the_peak_of_a_fit_stays_within_the_plan(method, tmp_path):
-    shape, entries = (160, 140, 120), 500_000
+@pytest.mark.parametrize(
+    ("method", "shape", "limit"),
+    [
+        ("lbfgs", (160, 140, 120), 0),
+        ("rtr", (160, 140, 120), 0),
+        ("lbfgs", (40, 1200, 600), 500_000_000),
+    ],
+    ids=["lbfgs", "rtr", "sections"],
+)
+def test_the_peak_of_a_fit_stays_within_the_plan(method, shape, limit, tmp_path):
+    entries = 500_000
     rng = np.random.default_rng(0)
     flat = rng.choice(math.prod(shape), entries, replace=False)
     places = np.array(np.unravel_index(flat, shape))
     values = np.sin(places[0] / 30.0) * np.cos(places[1] / 20.0) + places[2] / 100.0
-    store = slrt_dask.from_coo(tmp_path / "store", places, values, shape)
-    command = [sys.executable, "-c", FIT_AND_WEIGH, store.path, method, str(tmp_path / "run")]
+    store = slrt_dask.from_coo(tmp_path / "store", places, values, shape, slab_mode=0)
+    asked = store.path, method, str(tmp_path / "run"), str(limit)
+    command = [sys.executable, "-c", FIT_AND_WEIGH, *asked]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert finished.returncode == 0, finished.stderr
     seen = json.loads(finished.stdout)
     grown = seen["peak"] - seen["before"]
     assert grown > 30 * entries  # the problem is large enough for the test to mean something
     assert seen["peak"] <= seen["total"]
+    assert (seen["sections"] > 1) == (limit > 0)
+
+
+def test_more_fibres_than_their_sums_fit_for_are_summed_in_sections():
+    usable, counts = int(0.8 * 2**30), [2_000_000] * 50
+    asked = (5000, 4000, 1000), counts, (10, 10, 10), (1, 1), [usable, usable]
+    plan = plan_of(*asked, divisible=True)
+    plan.check()
+    assert all(worker.block_entries >= WORTHWHILE_BLOCK for worker in plan.workers)
+    assert f"in {plan.sections} sections" in str(plan)
+    whole = plan_of(*asked)
+    assert whole.sections == 1
+    assert whole.largest.fibre_sums > usable
+    assert plan.exchange_bytes == whole.exchange_bytes
+    with pytest.raises(MemoryBudgetExceeded):
+        whole.check()
+    # Where sums fit, there is one section, whatever may be.
+    fitting = plan_of(divisible=True)
+    assert (fitting.sections, fitting) == (1, plan_of())
+
+
+def test_what_does_not_fit_in_sections_either_is_refused_with_their_number():
+    plan = plan_of(limits=[RUNTIME_BYTES + 10_000], divisible=True)
+    with pytest.raises(MemoryBudgetExceeded, match=f"fibre sums in {SECTIONS[-1]} sections"):
+        plan.check()
+
+
+def test_keys_of_fibres_are_planned_where_not_all_have_numbers():
+    counts = [100_000] * 4
+    sparse, dense = (
+        plan_of((50, length, 3000), counts, limits=[10**12], divisible=True).largest
+        for length in (3000, 200)
+    )
+    assert sparse.fibre_sums > 8 * sum(counts) * 6
+    assert dense.fibre_sums > 0
 
 
 def test_a_hundred_million_entries_are_streamed_on_two_workers_of_a_gibibyte():

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import slrt_dask as slrt
+from slrt_dask.config import FitSettings
+from slrt_dask.engine import plan
+from slrt_dask.request import plan_of
 from tests.faults.conftest import OPTIONS, RANKS
 from tests.faults.phases import Phases
 
@@ -58,6 +61,24 @@ def test_a_fit_without_a_run_directory_begins_again_and_leaves_nothing_beside_th
     del done
     gc.collect()
     assert set(Path(store.path).parent.iterdir()) == beside
+
+
+def test_workers_killed_while_sums_are_made_in_sections_leave_the_answer_unchanged(
+    store, client, killing, assert_same_answer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(plan, "SMALLEST_STREAMED_BLOCK", 100)
+    monkeypatch.setattr(plan, "_sections", lambda costs, places: 3)
+    generator = np.random.default_rng(5)
+    phases = [*generator.permutation(["inner solve", "line search", "gradient"]), "result"]
+    limit = plan_of(store, FitSettings(ranks=RANKS, C=1.0), client=client).largest.total - 1
+    killed = killing(generator, phases)
+    done = slrt.complete(
+        store, RANKS, **OPTIONS, client=client, run_directory=tmp_path / "run", memory_limit=limit
+    )
+    assert killed.happened == phases
+    assert_same_answer(done)
+    events = "; ".join(record.event for record in done.records)
+    assert events.count("began again from iteration") >= len(phases) - 1
 
 
 def test_a_lost_worker_that_is_replaced_does_not_change_the_last_bit(
