@@ -28,6 +28,9 @@ def plan_html(plan: Plan) -> str:
         ),
         html.note(f"and {left_out} more", faint=True) if left_out else "",
         html.note(f"{readable(plan.exchange_bytes)} cross in an inner iteration", faint=True),
+        html.note(f"fibre sums in {plan.sections} sections", faint=True)
+        if plan.sections > 1
+        else "",
         html.note(f"products {plan.tiling}", faint=True) if plan.tiling is not None else "",
     )
 

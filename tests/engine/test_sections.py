@@ -102,6 +102,21 @@ def test_results_do_not_depend_on_sections(
         assert_same(everything(engine, dense), wanted)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("options", [{"precision": "float32"}, {"tiles": True}], ids=str)
+def test_nor_in_single_precision_or_on_tiles(options, streamed, store_of, tmp_path):
+    dense = dense_problem(3)
+    store = store_of(dense.mask, dense.values, parts=2)
+    found = []
+    for sections in (1, 3):
+        streaming = Streaming(12, str(tmp_path)) if streamed else None
+        with LocalEngine(
+            store, threads=2, streaming=streaming, sections=sections, **options
+        ) as engine:
+            found.append(results(engine, dense, validated=False, certified=False))
+    assert_same(*found, tolerance=1e-4 if "precision" in options else 1e-10)
+
+
 @pytest.mark.parametrize("slab_mode", [1, 2])
 def test_nor_on_the_slab_mode_with_sections(slab_mode, store_of, whole, tmp_path):
     dense, validation, wanted = whole(3)
@@ -257,6 +272,7 @@ def test_what_cannot_be_done_in_sections_is_refused(asked, wide, small_blocks):
 def test_the_plan_tells_of_sections(wide, small_blocks):
     train, held = wide
     limit = limit_for(train, held, 8)
-    told = str(slrt.plan(train, (3, 3, 3), validation=held, threads=1, memory_limit=limit))
-    assert "in 8 sections" in told
+    made = slrt.plan(train, (3, 3, 3), validation=held, threads=1, memory_limit=limit)
+    assert "in 8 sections" in str(made)
+    assert "fibre sums in 8 sections" in made._repr_html_()
     assert "sections" not in str(slrt.plan(train, (3, 3, 3), validation=held, threads=1))

@@ -9,8 +9,9 @@ from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
 from slrt_dask.engine import prepare
 from slrt_dask.engine.assignment import Assignment, Streaming
+from slrt_dask.engine.file_block import FileBlock
 from slrt_dask.engine.local import LocalEngine
-from slrt_dask.engine.resting import FileBlock, MemoryBlock
+from slrt_dask.engine.resting import MemoryBlock
 from slrt_dask.engine.share import Share
 from slrt_dask.engine.support import resupported
 from slrt_dask.errors import StateLost
