@@ -99,10 +99,9 @@ def couple(share: Share, stores: tuple[RowStore, ...]) -> int:
     share.change_support(change)
     extra = 0
     for resting in share.blocks:
-        contents = resting.contents()
-        held = fibre_keys(contents.block.columns, store.shape, ())
+        held = fibre_keys(resting.columns(), store.shape, ())
         resting.coupling = _coupling(held, *found[resting.partition, resting.position])
-        extra += int(contents.extra.sum())
+        extra += int(resting.extra().sum())
     return extra
 
 

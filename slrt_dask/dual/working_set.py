@@ -50,7 +50,7 @@ def take_found(share: Share, centre: str, dual: str) -> int:
         return ~(contents.extra & idle) | _coupled(contents), found
 
     share.change_support(change)
-    return sum(int(resting.contents().extra.sum()) for resting in share.blocks)
+    return sum(int(resting.extra().sum()) for resting in share.blocks)
 
 
 def bound_places(share: Share, places: Places) -> int:
@@ -71,7 +71,7 @@ def bound_places(share: Share, places: Places) -> int:
         return None, tuple(wanted[:, ~np.isin(keys, held)])
 
     share.change_support(change)
-    return sum(int(resting.contents().extra.sum()) for resting in share.blocks)
+    return sum(int(resting.extra().sum()) for resting in share.blocks)
 
 
 def restore_extra(share: Share, extra: dict[int, NDArray[np.int64]]) -> None:

@@ -70,19 +70,22 @@ class FileBlock:
             write_file(directory / EXTRA, extra)
 
     def contents(self) -> Contents:
-        columns = tuple(
-            self._whole(f"rows_{mode}", self._column_type) for mode in range(self._order)
-        )
         vectors = {name: self.vector(name) for name in self._vector_names()}
-        extra = np.zeros(self.entries, dtype=np.bool_)
-        if (self._directory / EXTRA).exists():
-            read_file(self._directory / EXTRA, extra)
         block = Block(
-            columns, MemoryVectors(vectors[VALUES]), self.partition, self.position,
+            self.columns(), MemoryVectors(vectors[VALUES]), self.partition, self.position,
             slices=self.slices, queries=self._queries, query_values=self._query_values,
             coupling=self.coupling, tiles=self._tiles,
         )  # fmt: skip
-        return Contents(block, vectors, extra)
+        return Contents(block, vectors, self.extra())
+
+    def columns(self) -> IndexColumns:
+        return tuple(self._whole(f"rows_{mode}", self._column_type) for mode in range(self._order))
+
+    def extra(self) -> NDArray[np.bool_]:
+        extra = np.zeros(self.entries, dtype=np.bool_)
+        if (self._directory / EXTRA).exists():
+            read_file(self._directory / EXTRA, extra)
+        return extra
 
     def open(
         self,

@@ -250,7 +250,7 @@ def _worth(worker: WorkerPlan) -> float:
     """How large a worker's blocks are beside those that are worth streaming; 0 if none fit."""
     if not worker.fits:
         return 0.0
-    wanted = min(WORTHWHILE_BLOCK, worker.entries)
+    wanted = min(WORTHWHILE_BLOCK, LARGEST_STREAMED_BLOCK, worker.entries)
     return 1.0 if worker.block_entries is None else min(1.0, worker.block_entries / wanted)
 
 

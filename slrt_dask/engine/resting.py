@@ -30,6 +30,12 @@ class RestingBlock(Protocol):
     def contents(self) -> Contents:
         """Everything that is needed to make the block anew."""
 
+    def columns(self) -> IndexColumns:
+        """The entries' indices."""
+
+    def extra(self) -> NDArray[np.bool_]:
+        """Which entries are not the store's, (entries,)."""
+
     def open(
         self,
         room: Room | None,
@@ -99,9 +105,15 @@ class MemoryBlock:
         self.block.coupling = coupling
 
     def contents(self) -> Contents:
-        extra = np.zeros(self.entries, dtype=np.bool_) if self._extra is None else self._extra
         names = self._vectors.names
-        return Contents(self.block, {name: self.block.vector(name) for name in names}, extra)
+        vectors = {name: self.block.vector(name) for name in names}
+        return Contents(self.block, vectors, self.extra())
+
+    def columns(self) -> IndexColumns:
+        return self.block.columns
+
+    def extra(self) -> NDArray[np.bool_]:
+        return np.zeros(self.entries, dtype=np.bool_) if self._extra is None else self._extra
 
     def open(
         self,

@@ -111,7 +111,8 @@ def write_file(path: Path, values: NDArray[Any], first: int = 0) -> None:
     try:
         # Written over in place: the file keeps its blocks on disk, which is much faster.
         with open(path, "r+b" if path.exists() else "wb", buffering=0) as file:
-            file.seek(first * values.itemsize)
+            if first:
+                file.seek(first * values.itemsize)
             view, done = np.ascontiguousarray(values).data.cast("B"), 0
             while done < len(view):
                 done += file.write(view[done:]) or 0
@@ -130,7 +131,8 @@ def read_file(path: Path, room: NDArray[Any], first: int = 0) -> None:
     """Fill an array from a file; first : the number of values in it before those wanted."""
     try:
         with open(path, "rb", buffering=0) as file:
-            file.seek(first * room.itemsize)
+            if first:
+                file.seek(first * room.itemsize)
             view, done = room.data.cast("B"), 0
             while done < len(view):
                 count = file.readinto(view[done:])

@@ -194,14 +194,13 @@ class Share:
         """The index columns of one partition's entries, or only those that are not the store's."""
         pieces = []
         for resting in self._blocks_of(partition):
-            contents = resting.contents()
-            chosen = contents.extra if extra else slice(None)
-            pieces.append([column[chosen] for column in contents.block.columns])
+            chosen = resting.extra() if extra else slice(None)
+            pieces.append([column[chosen] for column in resting.columns()])
         return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
 
     def partition_extra(self, partition: int) -> NDArray[np.bool_]:
         """Which of one partition's entries are not the store's."""
-        return np.concatenate([piece.contents().extra for piece in self._blocks_of(partition)])
+        return np.concatenate([piece.extra() for piece in self._blocks_of(partition)])
 
     def partition_vector(self, partition: int, name: str) -> NDArray[Any]:
         """A named vector over one whole partition, in the store's order."""
