@@ -69,7 +69,10 @@ def slowest_part(plan: Plan) -> float:
 
 
 def _exchange(plan: Plan) -> float:
-    return ROUND_SECONDS if len(plan.workers) > 1 else 0.0
+    if len(plan.workers) == 1:
+        return 0.0
+    # A sweep is one round; in sections two for each, and one more.
+    return ROUND_SECONDS * (1 if plan.sections == 1 else 2 * plan.sections + 1)
 
 
 def _addresses(plan: Plan) -> set[str]:

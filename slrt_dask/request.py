@@ -204,7 +204,7 @@ def plan_of(
     coupling = coupling_of(store, constraints)
     held = embedded(store, settings)
 
-    def planned(places: list[Place], extra: int | None) -> Plan:
+    def planned(places: list[Place], extra: int | None, divisible: bool = False) -> Plan:
         value_bytes = 8 if settings.precision == "float64" else 4
         if isinstance(held, EmbeddedStore):
             return plan_embedded(held, settings.ranks, places=places, value_bytes=value_bytes)
@@ -218,7 +218,7 @@ def plan_of(
             coupling=coupling,
             hessian=settings.method == "rtr",
             alternating=settings.inner == "alternating",
-            divisible=not constraints and settings.huber is None and settings.method != "rtr",
+            divisible=divisible,
         )
 
     *generous, least = working_sets(store, constraints)
@@ -226,7 +226,13 @@ def plan_of(
         plan = _on_those_that_fit(functools.partial(planned, extra=extra), places)
         if plan.in_memory:
             return plan
-    return _on_those_that_fit(functools.partial(planned, extra=least), places)
+    plan = _on_those_that_fit(functools.partial(planned, extra=least), places)
+    # Bounds, rows, Huber's loss and Hessian products need the sums of all fibres at once. And a
+    # small worker that the others can do without should not have all of them make sections.
+    whole = constraints or settings.huber is not None or settings.method == "rtr"
+    if whole or plan.worth >= 1.0:
+        return plan
+    return _on_those_that_fit(functools.partial(planned, extra=least, divisible=True), places)
 
 
 def working_sets(store: ObservationStore, constraints: Constraints) -> list[int | None]:

@@ -38,7 +38,7 @@ from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
 
 SUMS = ("even sums", "odd sums")
-"""Rooms for the fibre sums of every other iteration: one is read while the next is made."""
+"""Rooms for the fibre sums of every other turn: one is read while the next is made."""
 LAYOUT = "layout"
 """What the kernels of a solve's iterations are told of where things are."""
 SWEEPING = ("begin", "residual", "iterate", "resume")
@@ -161,26 +161,26 @@ class ConjugateGradient(Overlapping):
         turns.take()
         return self._swept(sums, turns.squared_residual, total)
 
-    def _room_for_sums(self, buffers: Buffers, fibres: int, iteration: int) -> Matrix:
-        """Room for an iteration's fibre sums, where those of the last but one have been.
+    def _room_for_sums(self, buffers: Buffers, fibres: int, turn: int) -> Matrix:
+        """Room for fibre sums, where those of the last turn but one have been.
 
         New memory for them costs as much as adding them up, in every iteration and still in every
         solve. Nobody looks at the old ones any more: all workers have told what they made of them,
         and after a run that was given up a share begins with new ones.
+
+        turn : the iteration, or the section of it
         """
         shape = (fibres, self.factors.width(self.slab_mode))
-        return buffers.seen(SUMS[iteration % 2], shape)
+        return buffers.seen(SUMS[turn % 2], shape)
 
-    def _cleared_sums(self, block: Block, iteration: int) -> Matrix:
+    def _cleared_sums(self, block: Block, turn: int) -> Matrix:
         fibres = block.index.buffer_rows[self.slab_mode]
-        sums = self._room_for_sums(block.buffers, fibres, iteration)
+        sums = self._room_for_sums(block.buffers, fibres, turn)
         sums.fill(0.0)
         return sums
 
-    def _sweep(
-        self, block: Block, r: Vector, rr: float, total: Sums | None, iteration: int
-    ) -> Sums:
-        sums = self._cleared_sums(block, iteration) if total is None else total[0]
+    def _sweep(self, block: Block, r: Vector, rr: float, total: Sums | None, turn: int) -> Sums:
+        sums = self._cleared_sums(block, turn) if total is None else total[0]
         return self._swept(crossing_sums(block, self.factors, r, sums), rr, total)
 
     def _swept(self, sums: Matrix, rr: float, total: Sums | None) -> Sums:

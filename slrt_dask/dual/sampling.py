@@ -65,14 +65,38 @@ def sample_queries(
     sums: Matrix,
 ) -> NDArray[np.float64]:
     """Σ_k λ_k X ×_k U_kU_kᵀ at the queries, given the slab mode's fibre sums with an empty row."""
+    out = sample_local(index, queries, x, factors, weights)
+    mode = index.slab_mode
+    sample_slab(queries.rows[mode], queries.fibres[mode], factors, weights, mode, sums, out)
+    return out
+
+
+def sample_slab(
+    rows: NDArray[Any],
+    fibres: NDArray[Any],
+    factors: Factors,
+    weights: tuple[float, ...],
+    mode: int,
+    sums: Matrix,
+    out: NDArray[np.float64],
+) -> None:
+    """Add the slab mode's part at some rows and fibres, given its fibre sums."""
+    matrix = factors.padded[mode]
+    sweeps.sample(rows, fibres, sums, matrix, lanes_for(matrix.shape[1]), weights[mode], out)
+
+
+def sample_local(
+    index: BlockIndex,
+    queries: QueryIndex,
+    x: Vector,
+    factors: Factors,
+    weights: tuple[float, ...],
+) -> NDArray[np.float64]:
+    """The same of the local modes alone."""
     out = np.zeros(len(queries.rows[0]))
-    for mode, matrix in enumerate(factors.padded):
+    for mode in index.local_modes:
+        matrix = factors.padded[mode]
         lanes = lanes_for(matrix.shape[1])
-        if mode == index.slab_mode:
-            sweeps.sample(
-                queries.rows[mode], queries.fibres[mode], sums, matrix, lanes, weights[mode], out
-            )
-            continue
         buffer = np.zeros((queries.buffer_rows[mode], matrix.shape[1]))
         sweeps.sample_slices(
             queries.source_bounds, index.rows[mode], queries.source_fibres[mode], x,

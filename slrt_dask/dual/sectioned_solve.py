@@ -24,7 +24,7 @@ from slrt_dask.kernels import vectors
 
 
 @dataclass(frozen=True)
-class Part:
+class SolvePart:
     """What the blocks are to do next of a round that would be one if all sums were held.
 
     whole : that round
@@ -42,22 +42,27 @@ class Part:
 
 @dataclass(frozen=True)
 class SectionedConjugateGradient(ConjugateGradient):
-    """The same solve in sections, of which there are so many."""
+    """The same solve in sections, of which there are so many.
+
+    Of the rounds of `ConjugateGradient` only those that sweep nothing are made as they are (`end`);
+    of the others its pieces, with a w that is complete by then (`_completed`). Sums of sections use
+    the same two rooms in turns: every worker has sampled a section before the next is prepared.
+    """
 
     sections: int
 
     def first(self) -> Any:
         return self._begun(super().first())
 
-    def _begun(self, whole: Round) -> Part:
-        return Part(whole, "prepare" if self._sweeps(whole) else "end")
+    def _begun(self, whole: Round) -> SolvePart:
+        return SolvePart(whole, "prepare" if self._sweeps(whole) else "end")
 
     def _sweeps(self, whole: Round) -> bool:
         """Whether a round ends with a product with the operator."""
         begins = whole.phase == "begin" and self.start is not None
         return begins or (whole.phase in SWEEPING and self.max_iterations > 0)
 
-    def section(self, message: Part) -> int | None:
+    def section(self, message: SolvePart) -> int | None:
         return message.section if message.work in ("prepare", "sample") else None
 
     def shared(self, message: Any, places: Any) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from slrt_dask.data.holding_out import SINGLY, Kind, SquaredErrors
 from slrt_dask.dual.operator import Factors, Matrix, crossing_sums
-from slrt_dask.dual.sampling import sample_queries, squared_errors, with_empty_row
+from slrt_dask.dual.sampling import sample_local, sample_slab, squared_errors, with_empty_row
 from slrt_dask.dual.sums import local_row_sums, slab_row_sums
 from slrt_dask.dual.writing import (
     COUNTS_ARRAY,
@@ -25,7 +25,8 @@ from slrt_dask.dual.writing import (
 )
 from slrt_dask.engine.block import VALUES, Block
 from slrt_dask.engine.program import Finished, Program, add_into
-from slrt_dask.kernels.sections import section_borders, section_length
+from slrt_dask.kernels.blocks import fibre_keys
+from slrt_dask.kernels.sections import section_length, section_range
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class SectionedRowSums(_Sectioned):
 class SectionedValidationErrors(_Sectioned):
     """Squared errors at held-out places: see `sampling.ValidationErrors`.
 
-    A place lies in one fibre of the slab mode, and so in one section, with which its error is made.
+    What local modes predict is made first, and kept. A place lies in one fibre of the slab mode,
+    and so in one section, with whose sums its prediction is complete.
     """
 
     vector: str
@@ -125,31 +127,47 @@ class SectionedValidationErrors(_Sectioned):
 
     label = "validate"
 
+    def first(self) -> Part:
+        return Part("local")
+
+    def section(self, message: Part) -> int | None:
+        return None if message.work == "local" else message.section
+
     def step(self, block: Block, message: Part, total: Any) -> tuple[Any, ...]:
         if message.work == "gather":
             return self._gathered(block, total)
-        queries, wanted = block.query_index, block.query_values
         counts, squares = total or (0.0, 0.0)
-        if queries is None or wanted is None:
+        if block.queries is None or not len(block.queries[0]):
             return counts, squares
-        assert message.sums is not None
-        slab, length = block.index.slab_mode, section_length(block.numbering.count, self.sections)
-        numbers = queries.fibres[slab]
-        # Places in fibres that hold no observation have the number after the last one.
-        inside = np.minimum(numbers // length, self.sections - 1) == message.section
-        moved = np.where(inside, numbers - message.section * length, length).astype(numbers.dtype)
-        fibres = tuple(
-            moved if mode == slab else column for mode, column in enumerate(queries.fibres)
-        )
-        found = sample_queries(
-            block.index, replace(queries, fibres=fibres), block.vector(self.vector),
-            self.factors, self.weights, message.sums,
-        )  # fmt: skip
-        rows = tuple(column[inside] for column in queries.rows)
-        errors = SquaredErrors.of(self.kind, rows, (found - wanted)[inside])
+        if message.work == "local":
+            queries, dual = block.query_index, block.vector(self.vector)
+            assert queries is not None
+            block.query_found = sample_local(block.index, queries, dual, self.factors, self.weights)
+            return counts, squares
+        errors = self._errors(block, message)
         return counts + errors.counts, squares + errors.squares
 
+    def _errors(self, block: Block, message: Part) -> SquaredErrors:
+        """At the places whose fibre is in this section."""
+        found, wanted, columns = block.query_found, block.query_values, block.queries
+        assert found is not None
+        assert wanted is not None
+        assert columns is not None
+        assert message.sums is not None
+        mode, numbering = block.index.slab_mode, block.numbering
+        numbers = numbering.numbers(fibre_keys(columns, block.index.shape, (mode,)))
+        length = section_length(numbering.count, self.sections)
+        # Places in fibres that hold no observation have the number after the last one.
+        inside = np.flatnonzero(np.minimum(numbers // length, self.sections - 1) == message.section)
+        rows = tuple(column[inside] for column in columns)
+        fibres = (numbers[inside] - message.section * length).astype(numbers.dtype)
+        found = found[inside]
+        sample_slab(rows[mode], fibres, self.factors, self.weights, mode, message.sums, found)
+        return SquaredErrors.of(self.kind, rows, found - wanted[inside])
+
     def advance(self, message: Part, total: Any) -> Part | Finished:
+        if message.work == "local":
+            return Part("gather")
         if message.work == "gather":
             return replace(message, work="errors", sums=with_empty_row(total[0]))
         so_far = total if message.so_far is None else self.combine(message.so_far, total)
@@ -177,28 +195,28 @@ class SectionedWriteFibreSums(_Sectioned):
         (sums,) = self._gathered(block, total)
         fibres = block.index.fibres[self.slab_mode]
         counts = np.bincount(fibres, minlength=len(sums)).astype(np.int64)
+        keys = None if total is None else total[2]
         # Every block knows the same keys, which are wanted once.
-        keys = block.numbering.known if message.section == self.sections - 1 else None
+        if (message.section, block.partition, block.position) == (0, 0, 0):
+            keys = block.numbering.known
         return sums, counts if total is None else total[1] + counts, keys
 
     def combine(self, left: Any, right: Any) -> Any:
-        return add_into(left[0], right[0]), left[1] + right[1], left[2]
+        keys = right[2] if left[2] is None else left[2]
+        return add_into(left[0], right[0]), left[1] + right[1], keys
 
     def advance(self, message: Part, total: Any) -> Part | Finished:
         sums, counts, keys = total
-        checksums = self._created() if message.so_far is None else message.so_far
-        first, stop = section_borders(self.fibres, self.sections)[message.section :][:2]
+        checksums = self._created() if message.so_far is None else dict(message.so_far)
+        first, stop = section_range(self.fibres, self.sections, message.section)
         values = {SUMS_ARRAY: sums[:, : self.factors.ranks[self.slab_mode]], COUNTS_ARRAY: counts}
-        checksums = {
-            name: write_rows(self.group, name, first, values[name][: stop - first], checksum)
-            for name, checksum in checksums.items()
-        }
-        following = self._next(message, checksums)
-        if following is not None:
-            return following
+        for name, rows in values.items():
+            part = rows[: stop - first]
+            checksums[name] = write_rows(self.group, name, first, part, checksums[name])
         if keys is not None:
             checksums[KEYS_ARRAY] = write_array(self.group, KEYS_ARRAY, keys)
-        return Finished(checksums)
+        following = self._next(message, checksums)
+        return Finished(checksums) if following is None else following
 
     def _created(self) -> dict[str, int]:
         """Arrays without content yet; their checksums."""

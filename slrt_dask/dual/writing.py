@@ -197,18 +197,17 @@ def create_array(group_path: str, name: str, shape: tuple[int, ...], dtype: Any)
 def write_rows(group_path: str, name: str, first: int, values: Any, checksum: int) -> int:
     """Write an array's rows from `first` on; the checksum of all rows up to these.
 
-    checksum : of the rows before them
+    values : a numpy or zarr array, read some rows at a time;  checksum : of the rows before them
     """
     array = zarr.open_array(f"{group_path}/{name}", mode="r+")
-    last = first + values.shape[0]
-    while first < last:
+    rows, last, at = array.chunks[0], first + values.shape[0], first
+    while at < last:
         # To the end of a chunk, so that none is written twice but where rows begin or end in it.
-        stop = min(last, first - first % array.chunks[0] + array.chunks[0])
-        piece = np.ascontiguousarray(values[: stop - first])
-        values = values[stop - first :]
-        array[first:stop] = piece
+        stop = min(last, at - at % rows + rows)
+        piece = np.ascontiguousarray(values[at - first : stop - first])
+        array[at:stop] = piece
         checksum = zlib.crc32(piece.data, checksum)
-        first = stop
+        at = stop
     return checksum
 
 

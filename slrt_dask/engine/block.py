@@ -179,6 +179,7 @@ class Block:
         entries included
     found : places that a step wants to have among the entries from the next change of support on
     queries, query_values : places held out for validation that lie in these slices, if any
+    query_found : what a step has found for them, and leaves to a later one
     coupling : the block's part of a linear constraint, if there is one
     tiles : whether its products are made on dense tiles
     """
@@ -192,6 +193,7 @@ class Block:
     found: IndexColumns | None = None
     queries: IndexColumns | None = None
     query_values: Vector | None = None
+    query_found: NDArray[np.float64] | None = None
     coupling: Coupling | None = None
     tiles: bool = False
     numbered: tuple[BlockIndex, FibreNumbering] | None = None

@@ -155,7 +155,7 @@ class Costs:
             observations + self._queries(held), state, self._sums(threads),
             self._buffers(held, threads)
             + self._offers(max(entries, most_entries))
-            + self._gathered(held),
+            + self._gathered(held, slices),
             self._rows(threads, slices),
         )  # fmt: skip
 
@@ -170,15 +170,13 @@ class Costs:
         held = self._with_extra(entries)
         open_entries = ROOMS * threads * min(self._with_extra(block_entries), held)
         kept = (self._vectors + 1) * self.value_bytes
-        order, columns = 0, self.index_bytes
-        if self.sections > 1:
-            # Where sections begin in every slice; and the slab mode's columns lie in order of them.
-            order = sum(stop - first for first, stop in slices) * (self.sections + 1) * 4
+        columns = self.index_bytes
+        if self.sections > 1:  # the slab mode's columns lie in order of them, too
             columns += 2 * self.header.index_dtype.itemsize
         # Blocks that lie so in files pass through one more vector.
         vectors = OPEN_VECTORS + self._bound_vectors + (1 if self.sections > 1 else 0)
         return WorkerBytes(
-            open_entries * self.index_bytes + order + self._queries(held),
+            open_entries * self.index_bytes + self._order(slices) + self._queries(held),
             open_entries * vectors * self.value_bytes,
             self._sums(threads),
             self._buffers(self._with_extra(block_entries), threads),
@@ -186,12 +184,19 @@ class Costs:
             scratch=held * (columns + kept),
         )
 
-    def _gathered(self, held: int) -> int:
+    def _gathered(self, held: int, slices: tuple[tuple[int, int], ...]) -> int:
         """Of sections of blocks in memory: where their entries are, and copies of them."""
         if self.sections == 1:
             return 0
         columns = 2 * self.header.index_dtype.itemsize
-        return held * (8 + columns + OPEN_VECTORS * self.value_bytes)
+        # One section may have nearly all entries.
+        return self._order(slices) + held * (8 + columns + OPEN_VECTORS * self.value_bytes)
+
+    def _order(self, slices: tuple[tuple[int, int], ...]) -> int:
+        """Of where sections begin in every slice."""
+        if self.sections == 1:
+            return 0
+        return sum(stop - first for first, stop in slices) * (self.sections + 1) * 4
 
     @property
     def _vectors(self) -> int:
@@ -210,7 +215,7 @@ class Costs:
 
         entries : of the worker that has most
         """
-        if self.workers == 1 or self.tiling.used:
+        if self.workers == 1 or self.tiling.used or self.sections > 1:
             return 0
         offers = 1 + min(MOST_BESIDE, self.workers - 1)
         offered = math.ceil(self._with_extra(entries) / OFFERED_PART)
@@ -288,11 +293,13 @@ class Costs:
         """Held-out entries have columns, fibre numbers and values."""
         order, index = len(self.header.shape), self.header.index_dtype.itemsize
         queries = math.ceil(self.held_out * entries / self.header.nnz)
+        # In sections, what local modes predict is kept until the slab mode's part is known.
+        each = 4 * order * index + (24 if self.sections == 1 else 32)
         if not self.held_out or order <= 3:
-            return queries * (4 * order * index + 24)
+            return queries * each
         # Order 4 and more number the fibres of both kinds of entries together, by sorting them,
         # block after block; a block may be a whole partition.
         share = (self.header.nnz + self.held_out) / self.header.nnz
         block = min(entries, self._with_extra(max(part.count for part in self.header.partitions)))
         sorting = math.ceil(NUMBERING_BYTES * share * block)
-        return queries * (4 * order * index + 24) + entries * order * index + sorting
+        return queries * each + entries * order * index + sorting

@@ -57,6 +57,7 @@ class FileBlock:
         self._order = len(block.columns)
         self._value_type = block.values.dtype
         self._queries, self._query_values = block.queries, block.query_values
+        self._query_found: NDArray[np.float64] | None = None
         self._numbered: _Numbered | None = None
         self._sections = sections
         self._sectioned: SectionOrder | None = None
@@ -107,7 +108,7 @@ class FileBlock:
         vectors.prefetch(names)
         block = Block(
             columns, vectors, self.partition, self.position, buffers, self.slices, None,
-            self._queries, self._query_values, self.coupling, self._tiles,
+            self._queries, self._query_values, self._query_found, self.coupling, self._tiles,
         )  # fmt: skip
         if self._numbered is not None:
             block.numbered = self._opened_numbering(room, columns)
@@ -131,7 +132,8 @@ class FileBlock:
         vectors.prefetch(names)
         index = order.index(section, held.index, *arrays)
         return Block(
-            (), vectors, self.partition, self.position, buffers, self.slices,
+            (), vectors, self.partition, self.position, buffers, self.slices, None,
+            self._queries, self._query_values, self._query_found,
             numbered=(index, held.numbering),
         )  # fmt: skip
 
@@ -141,7 +143,7 @@ class FileBlock:
         if self._numbered is None and block.numbered is not None:
             self._numbered = self._resting_numbering(*block.numbered)
             self._put_in_sections(block.numbered)
-        self.found = block.found
+        self.found, self._query_found = block.found, block.query_found
 
     def _put_in_sections(self, numbered: tuple[BlockIndex, FibreNumbering]) -> None:
         order = order_of(numbered, self._sections)

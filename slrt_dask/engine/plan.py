@@ -43,6 +43,14 @@ class WorkerPlan:
         limit = self.place.memory_limit
         return limit is None or self.needed.total <= limit
 
+    @property
+    def worth(self) -> float:
+        """How large its blocks are beside those that are worth streaming; 0 if none fit."""
+        if not self.fits:
+            return 0.0
+        wanted = min(WORTHWHILE_BLOCK, LARGEST_STREAMED_BLOCK, self.entries)
+        return 1.0 if self.block_entries is None else min(1.0, self.block_entries / wanted)
+
     def check(self, number: int, slab_mode: int | None, sections: int = 1) -> None:
         """Raise MemoryBudgetExceeded if this does not fit."""
         if self.fits:
@@ -105,6 +113,11 @@ class Plan:
     def in_memory(self) -> bool:
         """Whether every worker has all its blocks in memory, and room for them."""
         return all(worker.block_entries is None and worker.fits for worker in self.workers)
+
+    @property
+    def worth(self) -> float:
+        """Of the worker for which it is least; 1 if blocks are in memory, or worth streaming."""
+        return min(worker.worth for worker in self.workers)
 
     @property
     def largest(self) -> WorkerBytes:
@@ -233,25 +246,17 @@ def _sections(costs: Costs, places: list[Place]) -> int:
     Where nothing fits it is the most, with which least is missing.
     """
     most, best = 0.0, SECTIONS[-1]
+    smallest = replace(costs, sections=best).section_bytes
     for sections in SECTIONS:
         cut = replace(costs, sections=sections)
-        if 1 < sections < SECTIONS[-1] and cut.section_bytes > LARGEST:
-            continue  # a little more of them, and workers of one machine exchange them by memory
-        plan = _plan(cut, places, costs.header.slab_mode)
-        worth = min(_worth(worker) for worker in plan.workers)
+        if sections > 1 < costs.workers and smallest <= LARGEST < cut.section_bytes:
+            continue  # with some more of them, workers of one machine exchange them by memory
+        worth = _plan(cut, places, costs.header.slab_mode).worth
         if worth > most:
             most, best = worth, sections
         if worth >= 1.0:
             break
     return best
-
-
-def _worth(worker: WorkerPlan) -> float:
-    """How large a worker's blocks are beside those that are worth streaming; 0 if none fit."""
-    if not worker.fits:
-        return 0.0
-    wanted = min(WORTHWHILE_BLOCK, LARGEST_STREAMED_BLOCK, worker.entries)
-    return 1.0 if worker.block_entries is None else min(1.0, worker.block_entries / wanted)
 
 
 def plan_embedded(

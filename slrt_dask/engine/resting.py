@@ -171,6 +171,8 @@ class MemoryBlock:
             arrays += list(self.block.numbered[0].fibres)
         if self._extra is not None:
             arrays.append(self._extra)
+        if self._order is not None:
+            arrays += [self._order[1].bounds, self._order[1].places]
         held = {id(array): int(array.nbytes) for array in arrays}
         coupling = self.coupling.nbytes if self.coupling else 0
         return sum(held.values()) + self._vectors.nbytes + coupling

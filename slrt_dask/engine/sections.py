@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.engine.block import Vector
 from slrt_dask.kernels.blocks import BlockIndex, FibreNumbering
-from slrt_dask.kernels.crossing import strip_bounds
+from slrt_dask.kernels.crossing import fill_bounds
 from slrt_dask.kernels.sections import by_section, by_slice, section_borders, section_length
 
 
@@ -37,13 +37,14 @@ class SectionOrder:
     def of(cls, index: BlockIndex, fibres: int, sections: int) -> SectionOrder:
         """The order of a numbered block; fibres : how many the slab mode has."""
         borders = section_borders(fibres, sections)
-        found = strip_bounds(index.starts, index.fibres[index.slab_mode], np.array(borders))
-        if len(found) == 0:
-            raise AssertionError("entries of a slice are not sorted; this is a bug of slrt-dask")
-        offsets = np.concatenate([[0], np.cumsum(np.diff(found, axis=0).sum(axis=1))])
         # There may be many slices, and their bounds stay in memory.
         kind = np.int32 if index.entries < 2**31 else np.int64
-        return cls(borders, found.astype(kind), offsets.astype(np.int64))
+        bounds = np.empty((len(borders), index.slices), dtype=kind)
+        numbers = index.fibres[index.slab_mode]
+        if not fill_bounds(index.starts, numbers, np.array(borders), bounds):
+            raise AssertionError("entries of a slice are not sorted; this is a bug of slrt-dask")
+        offsets = bounds.sum(axis=1, dtype=np.int64) - index.starts[:-1].sum()
+        return cls(borders, bounds, offsets)
 
     def range_of(self, section: int) -> tuple[int, int]:
         """Where a section begins and ends in the new order."""
@@ -66,8 +67,8 @@ class SectionOrder:
 
         rows, fibres : of its entries, fibres being numbered from its first one
         """
-        lengths = np.diff(self.bounds[section : section + 2], axis=0)[0]
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        # Nobody asks where slices begin here, and to tell would take as long as they are many.
+        starts = np.array([0, len(rows)], dtype=np.int64)
         order, slab = len(block.shape), block.slab_mode
         nothing = np.empty(0, dtype=rows.dtype)
         length = section_length(self.borders[-1], len(self.borders) - 1)
@@ -79,10 +80,10 @@ class SectionOrder:
         )  # fmt: skip
 
     @cached_property
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> NDArray[Any]:
         """The entries' positions, slice by slice, in the new order."""
-        total = int(self.offsets[-1])
-        return self.by_section(np.arange(total), np.empty(total, dtype=np.int64))
+        positions = np.arange(self.offsets[-1], dtype=self.bounds.dtype)
+        return self.by_section(positions, np.empty_like(positions))
 
 
 class GatheredVectors:
@@ -92,7 +93,7 @@ class GatheredVectors:
         self,
         read: Callable[[str], Vector],
         fresh: Callable[[str], Vector],
-        places: NDArray[np.int64],
+        places: NDArray[Any],
     ) -> None:
         self._read, self._fresh, self._places = read, fresh, places
         self._held: dict[str, Vector] = {}
@@ -120,7 +121,7 @@ class GatheredVectors:
 
 
 def section_arrays(
-    order: SectionOrder, section: int, index: BlockIndex, places: NDArray[np.int64]
+    order: SectionOrder, section: int, index: BlockIndex, places: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Rows and fibres of the entries at some places, for `SectionOrder.index`."""
     slab = index.slab_mode

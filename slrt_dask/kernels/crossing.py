@@ -53,21 +53,29 @@ def strip_borders(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def fill_bounds(starts, fibres, borders, bounds):
+    """Fill in what `strip_bounds` returns; whether the entries of every slice are sorted."""
+    for s in range(starts.size - 1):
+        e = starts[s]
+        for number in range(borders.size):
+            while e < starts[s + 1] and fibres[e] < borders[number]:
+                if e > starts[s] and fibres[e] < fibres[e - 1]:
+                    return False
+                e += 1
+            bounds[number, s] = e
+    return True
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def strip_bounds(starts, fibres, borders):
     """Where in every slice each strip begins: (borders, slices) positions, the last being its end.
 
     Without rows if there is a slice whose entries are not sorted by fibre.
     """
     bounds = np.empty((borders.size, starts.size - 1), dtype=np.int64)
-    for s in range(starts.size - 1):
-        e = starts[s]
-        for number in range(borders.size):
-            while e < starts[s + 1] and fibres[e] < borders[number]:
-                if e > starts[s] and fibres[e] < fibres[e - 1]:
-                    return np.empty((0, 0), dtype=np.int64)
-                e += 1
-            bounds[number, s] = e
-    return bounds
+    if fill_bounds(starts, fibres, borders, bounds):
+        return bounds
+    return np.empty((0, 0), dtype=np.int64)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)

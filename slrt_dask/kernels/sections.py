@@ -21,6 +21,12 @@ def section_borders(fibres: int, sections: int) -> tuple[int, ...]:
     return tuple(min(number * length, fibres) for number in range(sections + 1))
 
 
+def section_range(fibres: int, sections: int, section: int) -> tuple[int, int]:
+    """The first fibre of a section, and the one after its last."""
+    borders = section_borders(fibres, sections)
+    return borders[section], borders[section + 1]
+
+
 @njit(nogil=True, cache=True)
 def by_section(bounds, source, target):
     """Put entries that lie slice by slice in the order of sections, slices in order within each.

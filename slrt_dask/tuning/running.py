@@ -20,6 +20,7 @@ from queue import SimpleQueue
 
 from slrt_dask.config import FitSettings
 from slrt_dask.engine.placement import cluster_places
+from slrt_dask.engine.plan import Plan
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.monitor import describe_trial
 from slrt_dask.newcomers import ROUND_SECONDS
@@ -102,7 +103,7 @@ class Searching:
         with contextlib.ExitStack() as stack:
             if not single:
                 fit = stack.enter_context(self.begun.fitting())
-                fits_in = functools.partial(_check_room, self.begun, self.begun.plan().in_memory)
+                fits_in = functools.partial(_check_room, self.begun, fit.plan)
                 yield [Trials(fit, self.shares, fits_in, self.divided.kind)]
                 return
             logger.info("every trial is made by one worker, %d at the same time", len(single))
@@ -198,6 +199,10 @@ def _holds_it(request: Request) -> bool:
         return False
 
 
-def _check_room(request: Request, in_memory: bool, settings: FitSettings) -> None:
-    if replace(request, settings=settings).plan().in_memory != in_memory:
+def _check_room(request: Request, loaded: Plan, settings: FitSettings) -> None:
+    """Refuse settings that the observations, as they were loaded, have no room for."""
+    plan = replace(request, settings=settings).plan()
+    if plan.in_memory != loaded.in_memory:
         raise MemoryBudgetExceeded("observations would have to leave memory for it")
+    if plan.sections > loaded.sections:
+        raise MemoryBudgetExceeded("fibre sums would have to be made in more sections for it")

@@ -205,9 +205,9 @@ def test_parts_that_go_through_memory_give_the_local_results(
     assert strangers == ((0, 0) if seen else (1, 1))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "sections"), [(1, 1), (2, 1), (2, 3), (1, 4)])
 def test_sums_that_are_used_where_they_lie_give_the_local_results(
-    threads, store_of, reference, open_client, monkeypatch
+    threads, sections, store_of, reference, open_client, monkeypatch
 ):
     """Along a chain of three workers, of which the middle one passes on the first one's sums."""
     monkeypatch.setattr(exchange, "FAN_IN", 1)
@@ -227,7 +227,7 @@ def test_sums_that_are_used_where_they_lie_give_the_local_results(
     with (
         open_client(**options) as client,
         client.cluster,
-        ClusterEngine(store, client) as engine,
+        ClusterEngine(store, client, sections=sections) as engine,
     ):
         assert len(engine._workers) == 3
         found = results(engine, dense, validated=False, certified=False)

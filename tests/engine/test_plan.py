@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import slrt_dask
+import slrt_dask.request
+from slrt_dask.config import FitSettings
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.engine.amounts import RUNTIME_BYTES
 from slrt_dask.engine.base import share_bytes
 from slrt_dask.engine.costs import Costs
 from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.neighbours import LARGEST
 from slrt_dask.engine.placement import Place
 from slrt_dask.engine.plan import SECTIONS, WORTHWHILE_BLOCK, plan_fit, readable
 from slrt_dask.errors import MemoryBudgetExceeded
@@ -323,12 +327,51 @@ def test_what_does_not_fit_in_sections_either_is_refused_with_their_number():
 
 def test_keys_of_fibres_are_planned_where_not_all_have_numbers():
     counts = [100_000] * 4
-    sparse, dense = (
-        plan_of((50, length, 3000), counts, limits=[10**12], divisible=True).largest
-        for length in (3000, 200)
-    )
-    assert sparse.fibre_sums > 8 * sum(counts) * 6
-    assert dense.fibre_sums > 0
+    wide, narrow = header_of((50, 3000, 3000), counts), header_of((50, 200, 3000), counts)
+    for sections in (1, SECTIONS[-1]):
+        costs = Costs(wide, (2, 2, 2), sections=sections)
+        sums = costs.resident(400_000, 1).fibre_sums
+        every = with_all_numbered(costs).resident(400_000, 1).fibre_sums
+        assert sums == max(every + 8 * costs.fibres, 6 * 8 * costs.fibres)
+    alike = Costs(narrow, (2, 2, 2))
+    sums = [one.resident(400_000, 1).fibre_sums for one in (alike, with_all_numbered(alike))]
+    assert sums[0] == sums[1]
+
+
+def with_all_numbered(costs):
+    """The same with a number for every fibre that was counted, and so without keys."""
+    header = costs.header
+    shape = (header.shape[0], 1, costs.fibres)
+    return dataclasses.replace(costs, header=dataclasses.replace(header, shape=shape))
+
+
+def test_workers_are_rather_left_out_than_all_made_to_sum_in_sections(wide_store, monkeypatch):
+    large, small = 64 * 2**30, 750 * 2**20
+    places = [Place(f"worker {n}", 1, limit) for n, limit in enumerate((large, large, small))]
+    monkeypatch.setattr("slrt_dask.request.cluster_places", lambda client: list(places))
+    plan = slrt_dask.request.plan_of(wide_store, FitSettings(ranks=(10, 10, 10), C=1.0), client=1)
+    assert (plan.sections, plan.available) == (1, 2)
+    places[:] = places[2:]
+    plan = slrt_dask.request.plan_of(wide_store, FitSettings(ranks=(10, 10, 10), C=1.0), client=1)
+    plan.check()
+    assert plan.sections > 1
+
+
+@pytest.fixture
+def wide_store():
+    """All that a plan asks of a store whose fibre sums are 320 MB."""
+    header = header_of((5000, 4000, 1000), [2_000_000] * 50)
+    return SimpleNamespace(header=header, nnz=header.nnz, shape=header.shape)
+
+
+@pytest.mark.parametrize(("workers", "exchanged"), [(1, False), (2, True)])
+def test_sections_are_as_few_as_do_or_small_enough_to_be_exchanged_by_memory(workers, exchanged):
+    asked = (5000, 1000, 1000), [2_000_000] * 10, (10, 10, 10)
+    plan = plan_of(*asked, [1] * workers, [700 * 2**20] * workers, divisible=True)
+    plan.check()
+    assert plan.sections > 1
+    section = math.ceil(plan.fibres / plan.sections) * 80
+    assert (section <= LARGEST) == exchanged
 
 
 def test_a_hundred_million_entries_are_streamed_on_two_workers_of_a_gibibyte():

@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 import slrt_dask as slrt
 from slrt_dask.config import FitSettings
-from slrt_dask.data.holding_out import SINGLY
+from slrt_dask.data.holding_out import SINGLY, Kind
 from slrt_dask.dual.sectioned_solve import SectionedConjugateGradient
-from slrt_dask.engine import assignment, exchange, plan
+from slrt_dask.engine import assignment, exchange, plan, prepare
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.plan import SECTIONS
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.kernels.sections import by_section, by_slice, section_borders
-from slrt_dask.request import plan_of
+from slrt_dask.request import Request, plan_of
+from slrt_dask.tuning.running import _check_room
 from tests.engine.helpers import assert_same, dense_problem, dual_problem, held_out, results
 
 
@@ -64,7 +65,8 @@ def everything(engine, dense):
     point = problem.manifold.random_point(np.random.default_rng(5))
     evaluation = problem.evaluate(point, rtol=0.0, warm=None)
     errors = problem.validation_errors(evaluation, None, SINGLY)
-    return {**found, "errors": errors.rmse, "held out": errors.counts}
+    fibres = problem.validation_errors(evaluation, None, Kind("fibres", 0))
+    return {**found, "errors": errors.rmse, "held out": errors.counts, "by fibre": fibres.squares}
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,21 @@ def test_nor_in_single_precision_or_on_tiles(options, streamed, store_of, tmp_pa
         ) as engine:
             found.append(results(engine, dense, validated=False, certified=False))
     assert_same(*found, tolerance=1e-4 if "precision" in options else 1e-10)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("order", "sections"), [(2, 3), (3, 3), (3, 64), (4, 4)])
+def test_nor_where_only_fibres_that_occur_have_numbers(
+    order, sections, streamed, store_of, whole, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(prepare, "numbers_every_fibre", lambda *_: False)
+    dense, validation, wanted = whole(order)
+    store = store_of(dense.mask, dense.values, parts=2)
+    streaming = Streaming(5 if order == 2 else 12, str(tmp_path)) if streamed else None
+    with LocalEngine(
+        store, threads=2, validation=validation, streaming=streaming, sections=sections
+    ) as engine:
+        assert_same(everything(engine, dense), wanted)
 
 
 @pytest.mark.parametrize("slab_mode", [1, 2])
@@ -201,7 +218,7 @@ OPTIONS = {"C": 0.5, "max_iterations": 5, "gap_tolerance": 0.0, "threads": 1}
 def limit_for(store, validation, sections):
     """A limit on memory with which there have to be so many sections."""
     asked = FitSettings(ranks=(3, 3, 3), C=1.0)
-    held_out = validation.nnz
+    held_out = 0 if validation is None else validation.nnz
     low, high = 1, plan_of(store, asked, threads=1, held_out=held_out).largest.total
     while high - low > 1:
         middle = (low + high) // 2
@@ -211,16 +228,25 @@ def limit_for(store, validation, sections):
     return high
 
 
+@pytest.fixture
+def made(monkeypatch):
+    """Solves that were made in sections."""
+    solves, first = [], SectionedConjugateGradient.first
+    monkeypatch.setattr(
+        SectionedConjugateGradient, "first", lambda solve: solves.append(solve) or first(solve)
+    )
+    return solves
+
+
+@pytest.mark.parametrize("every", [True, False])
 def test_a_fit_in_sections_gives_the_answer_of_one_in_memory(
-    wide, small_blocks, monkeypatch, tmp_path
+    every, wide, small_blocks, made, monkeypatch, tmp_path
 ):
     train, held = wide
-    made, first = [], SectionedConjugateGradient.first
-    monkeypatch.setattr(
-        SectionedConjugateGradient, "first", lambda solve: made.append(solve) or first(solve)
-    )
     wanted = slrt.complete(train, (3, 3, 3), validation=held, **OPTIONS)
     assert not made
+    if not every:
+        monkeypatch.setattr(prepare, "numbers_every_fibre", lambda *_: False)
     limit = limit_for(train, held, 4)
     asked = {"validation": held, "memory_limit": limit}
     done = slrt.complete(train, (3, 3, 3), **asked, **OPTIONS, run_directory=tmp_path / "run")
@@ -236,10 +262,41 @@ def test_a_fit_in_sections_gives_the_answer_of_one_in_memory(
     np.testing.assert_array_equal(done.support(everywhere), wanted.support(everywhere))
 
 
-def test_a_run_goes_on_with_another_number_of_sections(wide, small_blocks, tmp_path):
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"ranks": (3, 3, 3), "center": "modes"},
+        {"ranks": "certified", "max_ranks": 3},
+        {"ranks": (3, 3, 3), "patience": 2},
+    ],
+    ids=str,
+)
+def test_so_it_does_with_other_settings(asked, wide, small_blocks, made):
     train, held = wide
+    ranks, asked = asked["ranks"], {**OPTIONS, **asked, "validation": held}
+    del asked["ranks"]
+    wanted = slrt.complete(train, ranks, **asked)
+    assert not made
+    done = slrt.complete(train, ranks, **asked, memory_limit=limit_for(train, held, 8))
+    assert made
+    for one, other in zip(done.records, wanted.records, strict=True):
+        assert one.cost == pytest.approx(other.cost, rel=1e-8)
+
+
+def test_candidates_that_need_more_sections_than_were_loaded_are_left_out(wide, small_blocks):
+    train, held = wide
+    limit = limit_for(train, held, 2)
+    request = Request(train, FitSettings(ranks=(3, 3, 3), C=1.0), None, limit, 1, held)
+    loaded = request.plan()
+    _check_room(request, loaded, FitSettings(ranks=(2, 3, 3), C=1.0))
+    with pytest.raises(MemoryBudgetExceeded, match="more sections"):
+        _check_room(request, loaded, FitSettings(ranks=(12, 3, 3), C=1.0))
+
+
+def test_a_run_goes_on_with_another_number_of_sections(wide, small_blocks, made, tmp_path):
+    train, _ = wide
     wanted = slrt.complete(train, (3, 3, 3), **OPTIONS)
-    limits = [limit_for(train, held, sections) for sections in (2, 8)]
+    limits = [limit_for(train, None, sections) for sections in (2, 8)]
     run, options = tmp_path / "run", {**OPTIONS, "memory_limit": limits[0]}
 
     class Stops:
@@ -249,7 +306,10 @@ def test_a_run_goes_on_with_another_number_of_sections(wide, small_blocks, tmp_p
 
     stopped = slrt.complete(train, (3, 3, 3), **options, run_directory=run, observers=[Stops()])
     assert len(stopped.records) < len(wanted.records)
+    assert {solve.sections for solve in made} == {2}
+    made.clear()
     done = slrt.resume(run, threads=1, memory_limit=limits[1])
+    assert {solve.sections for solve in made} == {8}
     for one, other in zip(done.records, wanted.records, strict=True):
         assert one.cost == pytest.approx(other.cost, rel=1e-10)
 
