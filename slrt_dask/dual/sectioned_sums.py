@@ -33,7 +33,7 @@ from slrt_dask.kernels.sections import section_length, section_range
 class Part:
     """What the blocks are to do next.
 
-    work : gather, which makes a section's fibre sums; else what is made of them, or without them
+    work : local, on whole blocks; gather, which makes a section's fibre sums; or what uses these
     sums : complete fibre sums of the section
     so_far : what the parts before have come to; for `advance` alone
     """
@@ -45,17 +45,17 @@ class Part:
 
 
 class _Sectioned(Program):
-    """Rounds that each make, or use, the fibre sums of one section."""
+    """A round on whole blocks, and then rounds that make, or use, the fibre sums of one section."""
 
     vector: str | None
     factors: Factors
     sections: int
 
     def first(self) -> Part:
-        return Part("gather")
+        return Part("local")
 
     def section(self, message: Part) -> int | None:
-        return message.section if message.work == "gather" else None
+        return None if message.work == "local" else message.section
 
     def sent(self, message: Part) -> Part:
         return replace(message, so_far=None)
@@ -80,12 +80,6 @@ class SectionedRowSums(_Sectioned):
     sections: int
 
     label = "rows"
-
-    def first(self) -> Part:
-        return Part("local")
-
-    def section(self, message: Part) -> int | None:
-        return None if message.work == "local" else message.section
 
     def step(self, block: Block, message: Part, total: Any) -> tuple[Matrix, ...]:
         if message.work == "gather":
@@ -126,12 +120,6 @@ class SectionedValidationErrors(_Sectioned):
     kind: Kind = SINGLY
 
     label = "validate"
-
-    def first(self) -> Part:
-        return Part("local")
-
-    def section(self, message: Part) -> int | None:
-        return None if message.work == "local" else message.section
 
     def step(self, block: Block, message: Part, total: Any) -> tuple[Any, ...]:
         if message.work == "gather":
@@ -190,6 +178,9 @@ class SectionedWriteFibreSums(_Sectioned):
     fibres: int
 
     label = "write-sums"
+
+    def first(self) -> Part:
+        return Part("gather")
 
     def step(self, block: Block, message: Part, total: Any) -> tuple[Any, ...]:
         (sums,) = self._gathered(block, total)
