@@ -119,8 +119,8 @@ def assert_same_course(resumed, undisturbed):
 def assert_same(resumed, undisturbed):
     """Equal but for the time it took.
 
-    Nearly always to the last bit; but in some one of a thousand fits, when many processes compete,
-    numbers have been seen to differ in the last digit.
+    Nearly always to the last bit; but twice in many runs of all tests a number was seen to differ
+    in its last digit, which is not explained.
     """
     for one, other in zip(resumed.factors, undisturbed.factors, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
