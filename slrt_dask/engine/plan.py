@@ -246,11 +246,12 @@ def _sections(costs: Costs, places: list[Place]) -> int:
     Where nothing fits it is the most, with which least is missing.
     """
     most, best = 0.0, SECTIONS[-1]
-    smallest = replace(costs, sections=best).section_bytes
+    # With enough of them, workers of one machine exchange them by memory.
+    by_memory = costs.workers > 1 and replace(costs, sections=best).section_bytes <= LARGEST
     for sections in SECTIONS:
         cut = replace(costs, sections=sections)
-        if sections > 1 < costs.workers and smallest <= LARGEST < cut.section_bytes:
-            continue  # with some more of them, workers of one machine exchange them by memory
+        if by_memory and sections > 1 and cut.section_bytes > LARGEST:
+            continue
         worth = _plan(cut, places, costs.header.slab_mode).worth
         if worth > most:
             most, best = worth, sections
