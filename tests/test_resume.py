@@ -119,8 +119,9 @@ def assert_same_course(resumed, undisturbed):
 def assert_same(resumed, undisturbed):
     """Equal but for the time it took.
 
-    Nearly always to the last bit; but twice in many runs of all tests a number was seen to differ
-    in its last digit, which is not explained.
+    To the last bit, as far as is known; but twice in many runs of all tests a number was seen to
+    differ in its last digit. A sum whose order depended on where vectors lie has been mended since
+    (`kernels.vectors.difference`); whether it was that, nobody has seen.
     """
     for one, other in zip(resumed.factors, undisturbed.factors, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)

@@ -35,12 +35,14 @@ def start(source, target, cleared):
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def difference(left, right, out):
-    """out ← left − right; returns ⟨out, out⟩."""
-    squared = 0.0
+    """out ← left − right; returns ⟨out, out⟩.
+
+    In two passes: a sum in the loop that writes would be made in another order where vectors lie
+    closer to each other than a few registers are long, and the last bit would depend on that.
+    """
     for e in range(out.size):
         out[e] = left[e] - right[e]
-        squared += np.float64(out[e]) * np.float64(out[e])
-    return squared
+    return dot(out, out)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from slrt_dask.kernels import vectors
+from slrt_dask.kernels import bounds, vectors
 
 TOLERANCE = {np.float64: 1e-13, np.float32: 1e-5}
 
@@ -112,3 +114,41 @@ def test_a_difference_comes_with_its_square(drawn, dtype):
     np.testing.assert_array_equal(out, left - right)
     assert squared == pytest.approx(np.sum((left - right).astype(np.float64) ** 2), rel=1e-13)
     assert vectors.difference(left[:0], right[:0], out[:0]) == 0.0
+
+
+PASSES = {
+    "dot": (2, vectors.dot),
+    "start": (5, lambda source, target, *cleared: vectors.start(source, target, cleared)),
+    "difference": (3, vectors.difference),
+    "residual_step": (3, lambda *held: vectors.residual_step(*held, 0.3, 0.7)),
+    "conjugate_step": (5, lambda *held: vectors.conjugate_step(*held, 0.3, 0.7)),
+    "conjugate_steps": (5, lambda *held: vectors.conjugate_steps(*held, 0.3, 0.7, 0.2, 0.1)),
+    "solution_products": (3, vectors.solution_products),
+    "scale_by_resistance": (
+        2,
+        lambda r, w: bounds.scale_by_resistance(np.ones(r.size, np.int8), r, 2.0, 0.1, w),
+    ),
+    "bounded conjugate_step": (
+        5,
+        lambda *held: bounds.conjugate_step(
+            np.ones(held[0].size, np.int8), *held, 0.3, 0.7, 2.0, 0.1
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("count", "make_pass"), PASSES.values(), ids=PASSES)
+def test_no_sum_depends_on_where_vectors_lie(count, make_pass, dtype):
+    """Nor on how close they are: short ones happen to be neighbours in memory."""
+    rng = np.random.default_rng(0)
+    memory = np.zeros(1000, dtype)
+    for length in range(1, 21):
+        drawn = [rng.standard_normal(length).astype(dtype) for _ in range(count)]
+        outcomes = set()
+        for gap, first in itertools.product((0, 2, 8, 100), (0, 3)):
+            for order in (range(count), range(count)[::-1]):
+                held = [memory[first + place * (length + gap) :][:length] for place in order]
+                for room, values in zip(held, drawn, strict=True):
+                    room[:] = values
+                outcomes.add(repr(make_pass(*held)))
+        assert len(outcomes) == 1, length
