@@ -14,18 +14,31 @@ from slrt_dask.enforcing import Enforced
 
 CHUNK_BYTES = 2**25
 """Size of a chunk of the dense tensor, unless the caller chooses."""
+SUMS_BYTES = 2**26
+"""Of the slab mode's fibre sums that such a chunk is made from, which are held beside it."""
 
 
-def chunk_sizes(shape: tuple[int, ...], slab_mode: int) -> tuple[int, ...]:
-    """Whole slices of the slab mode; the other modes are cut only where one does not fit."""
+def chunk_sizes(shape: tuple[int, ...], slab_mode: int, width: int) -> tuple[int, ...]:
+    """Whole slices of the slab mode; the other modes are cut only where one does not fit.
+
+    Nor may the fibre sums that a chunk is made from be more than `SUMS_BYTES`.
+    width : of the slab mode's fibre sums
+    """
     sizes = list(shape)
-    entries = CHUNK_BYTES // 8
     by_length = sorted(range(len(sizes)), key=lambda k: -sizes[k])
     by_length.remove(slab_mode)
-    for mode in (slab_mode, *by_length):
+    sizes[slab_mode] = 1
+    _cut(sizes, by_length, SUMS_BYTES // (8 * width))
+    sizes[slab_mode] = shape[slab_mode]
+    _cut(sizes, [slab_mode, *by_length], CHUNK_BYTES // 8)
+    return tuple(sizes)
+
+
+def _cut(sizes: list[int], modes: list[int], entries: int) -> None:
+    """Shorten one mode after the other until there are not more entries."""
+    for mode in modes:
         others = math.prod(sizes) // sizes[mode]
         sizes[mode] = min(sizes[mode], max(1, entries // others))
-    return tuple(sizes)
 
 
 def chunk_task(

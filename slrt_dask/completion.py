@@ -30,6 +30,7 @@ from slrt_dask.dual.offsets import Offset
 from slrt_dask.enforcing import Enforced
 from slrt_dask.errors import InvalidInput, StoreCorrupt, StoreNotFound
 from slrt_dask.exporting import write_dense, write_labelled
+from slrt_dask.kernels.rows import padded_width
 from slrt_dask.losses import Huber
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord
@@ -254,8 +255,9 @@ class Completion:
         return completion_html(self)
 
     def _sizes(self, chunks: tuple[int, ...] | None) -> tuple[int, ...]:
+        slab = self.header.slab_mode
         sizes = (
-            completed_chunks.chunk_sizes(self.shape, self.header.slab_mode)
+            completed_chunks.chunk_sizes(self.shape, slab, padded_width(self.ranks[slab]))
             if chunks is None
             else chunks
         )

@@ -36,13 +36,13 @@ from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.hankel.answers import TENSOR_ARRAY, copy_tensor
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.operator import Factors
-from slrt_dask.dual.sampling import Model, with_empty_row
+from slrt_dask.dual.sampling import Model
 from slrt_dask.dual.writing import KEYS_ARRAY, SUMS_ARRAY, read_array, write_array
 from slrt_dask.errors import StoreCorrupt, UnsupportedFormat
 from slrt_dask.kernels.blocks import FibreNumbering, possible_fibres
-from slrt_dask.kernels.rows import pad_columns
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stopping import StopReason
+from slrt_dask.sums_reads import FibreSums
 
 FORMAT_VERSION, WITH_EFFECTS = 3, 4
 """The newer one is of models with an offset per mode, which earlier releases would not add."""
@@ -256,13 +256,10 @@ def read_factors(path: str, header: ModelHeader) -> tuple[NDArray[np.float64], .
 
 
 def read_model(path: str, header: ModelHeader) -> Model:
-    """Everything but the dual entries, ready for sampling."""
-    arrays = {
-        name: read_array(f"{path}/model", name, header.checksums[name])
-        for name in (SUMS_ARRAY, KEYS_ARRAY)
-        if name in header.checksums
-    }
-    keys = arrays.get(KEYS_ARRAY)
+    """Everything but the dual entries, ready for sampling; fibre sums are read when needed."""
+    keys = None
+    if KEYS_ARRAY in header.checksums:
+        keys = read_array(f"{path}/model", KEYS_ARRAY, header.checksums[KEYS_ARRAY])
     possible = possible_fibres(header.shape, (header.slab_mode,))
     numbering = FibreNumbering(possible if keys is None else len(keys), keys)
     return Model(
@@ -270,7 +267,7 @@ def read_model(path: str, header: ModelHeader) -> Model:
         header.slab_mode,
         Factors.of(read_factors(path, header)),
         header.lambdas,
-        with_empty_row(pad_columns(arrays[SUMS_ARRAY])),
+        FibreSums(path, header.digest, header.checksums[SUMS_ARRAY]).at,
         numbering,
         read_offset(path, header),
     )

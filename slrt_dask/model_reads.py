@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask import sums_reads
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.layout import Columns, read_partition
 from slrt_dask.dual.sampling import Model
@@ -35,7 +36,7 @@ class OpenedModel:
     @property
     def nbytes(self) -> int:
         known = self.model.numbering.known
-        arrays = (*self.model.factors.padded, self.model.sums)
+        arrays = self.model.factors.padded
         numbered = 0 if known is None else known.nbytes
         return sum(array.nbytes for array in arrays) + numbered + self.model.offset.nbytes
 
@@ -107,8 +108,9 @@ def forget(path: str, digest: str) -> None:
     """Drop what this process keeps of a model."""
     MODELS.forget(lambda key: key == (path, digest))
     PARTITIONS.forget(lambda key: key[:2] == (path, digest))
+    sums_reads.forget(path, digest)
 
 
 def kept_bytes() -> int:
     """Bytes that this process keeps of all models."""
-    return MODELS.nbytes + PARTITIONS.nbytes
+    return MODELS.nbytes + PARTITIONS.nbytes + sums_reads.PIECES.nbytes

@@ -30,8 +30,11 @@ class ReadCache(Generic[Key, Value]):
         # the midst of anything; so whatever is done under it has to bear entries that vanish.
         self._lock = threading.RLock()
 
-    def get(self, key: Key, read: Callable[[], Value]) -> Value:
-        """The value of a key, read if it is not here."""
+    def get(self, key: Key, read: Callable[[], Value], at_least: int = 0) -> Value:
+        """The value of a key, read if it is not here.
+
+        at_least : bytes that may be kept besides it, if that is more than usual
+        """
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
         with kept.lock:
@@ -44,7 +47,7 @@ class ReadCache(Generic[Key, Value]):
                 kept.nbytes = self._size_of(kept.value)
                 self.reads += 1
             value = kept.value
-        self._make_room(key)
+        self._make_room(key, max(at_least, self.most_bytes))
         return value
 
     def forget(self, wanted: Callable[[Key], bool]) -> None:
@@ -66,12 +69,12 @@ class ReadCache(Generic[Key, Value]):
         with self._lock:
             self._kept.pop(key, None)
 
-    def _make_room(self, newest: Key) -> None:
+    def _make_room(self, newest: Key, most_bytes: int) -> None:
         with self._lock:
             if newest in self._kept:
                 self._kept[newest] = self._kept.pop(newest)
             for key in list(self._kept)[:-1]:
-                if self.nbytes <= self.most_bytes:
+                if self.nbytes <= most_bytes:
                     break
                 self._drop(key)
 

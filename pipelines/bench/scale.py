@@ -8,8 +8,8 @@ but for the second question, which is put to a long video and to a cube, a tenth
 
 - Does a sweep cost the same per entry, however many entries there are (one thread, in memory)?
 - On two workers: how much faster than on one, and how much of the time is not kernels?
-- Two workers with 1 GiB each: do ingest and a fit of all the entries stay within their plans, and
-  how fast are streamed sweeps beside those in memory?
+- Two workers with 1 GiB each: do ingest, a fit of all the entries and questions to its outcome stay
+  within their plans, and how fast are streamed sweeps beside those in memory?
 - The same where the fibre sums of all fibres do not fit either, and are made in sections.
 
 A sweep is one inner iteration: all of its products, vector updates and sums.
@@ -59,6 +59,8 @@ CLUSTER_SHAPES = {"video": (5000, 200, 100), "cube": (1000, 1000, 100)}
 """What two workers share; the fibre sums that they exchange are 1.6 and 8 MB."""
 CLUSTER_ENTRIES = 10_000_000
 WORKER_LIMIT = "1GiB"
+PLACES, CHUNKS = 1_000_000, 20
+"""That a completion of the largest store is asked for, on the workers that made it."""
 
 
 def shape_of(entries: int, kind: str) -> tuple[int, ...]:
@@ -241,6 +243,7 @@ def streamed_rows(
         began = time.perf_counter()
         done = slrt.complete(store, RANKS, C=1.0, max_iterations=3, client=client)
         took = time.perf_counter() - began
+        answered = answering_seconds(done, client)
         peaks = list(client.run(peak_bytes).values())
     sweeps = sum(record.sweeps for record in done.records)
     how = "streamed" if streamed else "not streamed, because they fit in memory"
@@ -250,10 +253,28 @@ def streamed_rows(
         (f"{entries:,} entries of {shape}, {how}", f"{speed / 1e6:.1f} M entries/s"),
         (f"the same against {fewer:,} in memory", f"{speed / resident:.2f} ×"),
         ("three outer iterations", f"{took:.0f} s, {sweeps} sweeps"),
+        (
+            f"answers: {PLACES:,} places at random, and {CHUNKS} chunks of the whole",
+            " and ".join(f"{seconds:.0f} s" for seconds in answered),
+        ),
         ("peak of each worker", ", ".join(map(readable, peaks))),
         ("planned", readable(plan.largest.total)),
         ("peak of the driver", f"{readable(peak_bytes())} (planned {readable(plan.driver)})"),
     ]
+
+
+def answering_seconds(done: slrt.Completion, client: Client) -> tuple[float, float]:
+    """Seconds for predictions at random places, and for some chunks of the completed tensor."""
+    generator = np.random.default_rng(0)
+    places = np.array([generator.integers(0, length, PLACES) for length in done.shape])
+    with client.as_current():
+        began = time.perf_counter()
+        done.predict(places)
+        between = time.perf_counter()
+        whole = done.to_dask()
+        chosen = [generator.integers(0, count, CHUNKS).tolist() for count in whole.numblocks]
+        dask.compute(*(whole.blocks[block].mean() for block in zip(*chosen, strict=True)))
+        return between - began, time.perf_counter() - between
 
 
 @contextlib.contextmanager

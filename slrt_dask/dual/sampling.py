@@ -3,13 +3,14 @@
     W[i] = Σ_k λ_k ⟨U_k[i_k], T_k[fibre of i in mode k]⟩,      T_k = U_kᵀ Z_k
 
 Fibre sums of the local modes are rebuilt slice by slice from the dual entries of the same slab;
-those of the slab mode are needed whole. A place whose fibres hold no observation in any mode gets
-zero: the model knows nothing of it.
+those of the slab mode come from all slabs, and are given. A place whose fibres hold no observation
+in any mode gets zero: the model knows nothing of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +39,8 @@ from slrt_dask.kernels.rows import lanes_for
 class Model:
     """What the completed tensor is made of, besides the dual entries.
 
-    sums : (fibres + 1, width) fibre sums of the slab mode, the last row zero
+    sums_at : fibre sums of the slab mode, (m, width), given the numbers (m,) of fibres; zeros for
+        the number after the last one
     offset : added to every value: what was subtracted from the observations
     """
 
@@ -46,7 +48,7 @@ class Model:
     slab_mode: int
     factors: Factors
     weights: tuple[float, ...]
-    sums: Matrix
+    sums_at: Callable[[NDArray[np.integer[Any]]], Matrix]
     numbering: FibreNumbering
     offset: Offset = field(default_factory=Offset)
 
@@ -112,7 +114,10 @@ def predict_slab(
     """Values at queries, all sorted by the slab mode, given the dual entries of their slices."""
     index = build_block(columns, model.shape, model.slab_mode, model.numbering)
     places = build_queries(index, queries, model.numbering)
-    values = sample_queries(index, places, dual, model.factors, model.weights, model.sums)
+    values = sample_local(index, places, dual, model.factors, model.weights)
+    slab, numbers = model.slab_mode, places.fibres[model.slab_mode]
+    sums, own = model.sums_at(numbers), np.arange(len(numbers), dtype=numbers.dtype)
+    sample_slab(places.rows[slab], own, model.factors, model.weights, slab, sums, values)
     return values + model.offset.at(queries)
 
 
@@ -145,8 +150,7 @@ def _crossing_sums_in_box(model: Model, ranges: tuple[range, ...]) -> Matrix:
     for mode, grid in zip(others, grids, strict=True):
         columns[mode] = grid.reshape(-1)
     keys = fibre_keys(tuple(columns), model.shape, (model.slab_mode,))
-    chosen: Matrix = model.sums[model.numbering.numbers(keys)]
-    return chosen
+    return model.sums_at(model.numbering.numbers(keys))
 
 
 def _local_sums_in_box(

@@ -12,6 +12,7 @@ import contextlib
 import math
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,16 +214,39 @@ def write_rows(group_path: str, name: str, first: int, values: Any, checksum: in
 
 def read_array(group_path: str, name: str, checksum: int) -> NDArray[Any]:
     """One array of a model, checked against the checksum of its writing."""
-    place = f"{group_path}/{name}"
-    values, trouble = None, ""
+    values = read_rows(group_path, name)
+    if zlib.crc32(values.data) != checksum:
+        raise StoreCorrupt(f"{group_path}/{name} was altered after it was written.")
+    return values
+
+
+def read_rows(group_path: str, name: str, first: int = 0, stop: int | None = None) -> NDArray[Any]:
+    """Some rows of an array of a model, which nobody has checked."""
+
+    def read(array: zarr.Array[Any]) -> NDArray[Any]:
+        return np.ascontiguousarray(array[first:stop])
+
+    rows: NDArray[Any] = _opened(f"{group_path}/{name}", read)
+    return rows
+
+
+def rows_at_once(group_path: str, name: str) -> tuple[tuple[int, ...], int]:
+    """The shape of an array of a model, and how many of its rows are read best at once."""
+    found: tuple[tuple[int, ...], int] = _opened(
+        f"{group_path}/{name}", lambda array: (array.shape, array.chunks[0])
+    )
+    return found
+
+
+def _opened(place: str, use: Callable[[zarr.Array[Any]], Any]) -> Any:
+    """What is made of an array on disk; StoreCorrupt if that cannot be done."""
+    found, trouble = None, ""
     try:
-        values = np.ascontiguousarray(zarr.open_array(place, mode="r")[...])
+        found = use(zarr.open_array(place, mode="r"))
     except Exception as error:  # whatever zarr makes of metadata or chunks that are not its own
         trouble = str(error)
-    if values is None:
+    if found is None:
         # Raised here so that zarr's error is in the text and not in the chain: some of them
         # cannot travel from a worker.
         raise StoreCorrupt(f"{place} was lost or cannot be read ({trouble}).")
-    if zlib.crc32(values.data) != checksum:
-        raise StoreCorrupt(f"{place} was altered after it was written.")
-    return values
+    return found
