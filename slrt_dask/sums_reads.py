@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from functools import partial
 
 import distributed
 import numpy as np
@@ -73,7 +74,7 @@ class FibreSums:
                     checksums.append(zlib.crc32(content.data))
                     # So that nothing is read twice where all of it can be kept.
                     key = self._path, self._digest, piece
-                    PIECES.get(key, lambda content=content: content, at_least=room)
+                    PIECES.get(key, partial(np.asarray, content), at_least=room)
                 if whole != self._checksum:
                     forget(self._path, self._digest)
                     raise self._altered()

@@ -21,7 +21,7 @@ from tests.oracles.dense import random_problem
 ROWS = 3
 """Of a piece."""
 CASES = {
-    "order 2": ((14, 9), (3, 2), {}),
+    "order 2": ((14, 11), (3, 2), {}),
     "order 3": ((12, 6, 5), (3, 2, 1), {}),
     "order 4": ((7, 4, 3, 4), (3, 2, 1, 2), {}),
     "known fibres": ((12, 6, 5), (3, 2, 1), {"fraction": 0.08}),

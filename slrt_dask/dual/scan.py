@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,9 @@ class Scan(Program):
         index = block.index
         inside = _in_slices(block, ranges[index.slab_mode])
         columns = tuple(column[inside] for column in block.columns)
+        sums_at = partial(np.take, sums, axis=0)
         model = Model(
-            index.shape, index.slab_mode, self.factors, self.weights, sums, block.numbering
+            index.shape, index.slab_mode, self.factors, self.weights, sums_at, block.numbering
         )
         values = dense_chunk(model, columns, block.vector(self.dual)[inside], ranges)
         along = [1] * len(ranges)
