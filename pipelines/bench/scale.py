@@ -243,8 +243,9 @@ def streamed_rows(
         began = time.perf_counter()
         done = slrt.complete(store, RANKS, C=1.0, max_iterations=3, client=client)
         took = time.perf_counter() - began
-        answered = answering_seconds(done, client)
         peaks = list(client.run(peak_bytes).values())
+        answered = answering_seconds(done, client)
+        later = list(client.run(peak_bytes).values())
     sweeps = sum(record.sweeps for record in done.records)
     how = "streamed" if streamed else "not streamed, because they fit in memory"
     how += f", fibre sums in {plan.sections} sections" if plan.sections > 1 else ""
@@ -253,13 +254,14 @@ def streamed_rows(
         (f"{entries:,} entries of {shape}, {how}", f"{speed / 1e6:.1f} M entries/s"),
         (f"the same against {fewer:,} in memory", f"{speed / resident:.2f} ×"),
         ("three outer iterations", f"{took:.0f} s, {sweeps} sweeps"),
-        (
-            f"answers: {PLACES:,} places at random, and {CHUNKS} chunks of the whole",
-            " and ".join(f"{seconds:.0f} s" for seconds in answered),
-        ),
         ("peak of each worker", ", ".join(map(readable, peaks))),
         ("planned", readable(plan.largest.total)),
         ("peak of the driver", f"{readable(peak_bytes())} (planned {readable(plan.driver)})"),
+        (
+            f"{PLACES:,} places at random, and {CHUNKS} chunks of the whole, on the same workers",
+            f"{' and '.join(f'{seconds:.0f} s' for seconds in answered)}, peaks then "
+            f"{', '.join(map(readable, later))}",
+        ),
     ]
 
 
