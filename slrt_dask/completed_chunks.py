@@ -14,31 +14,38 @@ from slrt_dask.enforcing import Enforced
 
 CHUNK_BYTES = 2**25
 """Size of a chunk of the dense tensor, unless the caller chooses."""
-SUMS_BYTES = 2**26
+SUMS_BYTES = 2**25
 """Of the slab mode's fibre sums that such a chunk is made from, which are held beside it."""
+SHORTEST = 8
+"""Of a mode, if others can be shorter instead: the less of a mode is in a chunk, the more fibre
+sums of that mode are made for it."""
 
 
-def chunk_sizes(shape: tuple[int, ...], slab_mode: int, width: int) -> tuple[int, ...]:
-    """Whole slices of the slab mode; the other modes are cut only where one does not fit.
+def chunk_sizes(
+    shape: tuple[int, ...], slab_mode: int, width: int | None = None
+) -> tuple[int, ...]:
+    """Whole slices of the slab mode; others are cut where a slice, or its fibre sums, do not fit.
 
-    Nor may the fibre sums that a chunk is made from be more than `SUMS_BYTES`.
-    width : of the slab mode's fibre sums
+    width : of the slab mode's fibre sums; None if chunks are not made from any
     """
     sizes = list(shape)
-    by_length = sorted(range(len(sizes)), key=lambda k: -sizes[k])
-    by_length.remove(slab_mode)
-    sizes[slab_mode] = 1
-    _cut(sizes, by_length, SUMS_BYTES // (8 * width))
-    sizes[slab_mode] = shape[slab_mode]
-    _cut(sizes, [slab_mode, *by_length], CHUNK_BYTES // 8)
+    others = [mode for mode in range(len(sizes)) if mode != slab_mode]
+    if width is not None:
+        # In the order of fibre numbers, so that those of a chunk are few runs of them.
+        sizes[slab_mode] = 1
+        for shortest in (SHORTEST, 1):
+            _cut(sizes, others, SUMS_BYTES // (8 * width), shortest)
+        sizes[slab_mode] = shape[slab_mode]
+    by_length = sorted(others, key=lambda mode: -sizes[mode])
+    _cut(sizes, [slab_mode, *by_length], CHUNK_BYTES // 8, 1)
     return tuple(sizes)
 
 
-def _cut(sizes: list[int], modes: list[int], entries: int) -> None:
+def _cut(sizes: list[int], modes: list[int], entries: int, shortest: int) -> None:
     """Shorten one mode after the other until there are not more entries."""
     for mode in modes:
         others = math.prod(sizes) // sizes[mode]
-        sizes[mode] = min(sizes[mode], max(1, entries // others))
+        sizes[mode] = min(sizes[mode], max(shortest, entries // others))
 
 
 def chunk_task(

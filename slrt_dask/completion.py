@@ -152,8 +152,9 @@ class Completion:
         check_support(self.header)
         if not 0 <= mode < len(self.shape):
             raise InvalidInput(f"mode is {mode}; give one from 0 to {len(self.shape) - 1}")
+        sizes = self._sizes(chunks, of_sums=False)
         return self._lazy(
-            completed_chunks.support_task, self._sizes(chunks), digest=self.header.digest, mode=mode
+            completed_chunks.support_task, sizes, digest=self.header.digest, mode=mode
         )
 
     def to_dask(self, chunks: tuple[int, ...] | None = None, *, enforce: bool = False) -> Any:
@@ -162,7 +163,7 @@ class Completion:
         enforce : clip what misses the fit's bounds, so that they hold to the last bit, and
             change the entries of a linear constraint's rows so that these hold to rounding
         """
-        sizes = self._sizes(chunks)
+        sizes = self._sizes(chunks, of_sums=not self.header.dense)
         if self.header.dense:
             if enforce and constraints_of(self.header.constraint).bounds is None:
                 raise InvalidInput(
@@ -254,13 +255,11 @@ class Completion:
 
         return completion_html(self)
 
-    def _sizes(self, chunks: tuple[int, ...] | None) -> tuple[int, ...]:
+    def _sizes(self, chunks: tuple[int, ...] | None, *, of_sums: bool) -> tuple[int, ...]:
+        """Those asked for, or default ones; of_sums : whether chunks are made from fibre sums."""
         slab = self.header.slab_mode
-        sizes = (
-            completed_chunks.chunk_sizes(self.shape, slab, padded_width(self.ranks[slab]))
-            if chunks is None
-            else chunks
-        )
+        width = padded_width(self.ranks[slab]) if of_sums else None
+        sizes = completed_chunks.chunk_sizes(self.shape, slab, width) if chunks is None else chunks
         if len(sizes) != len(self.shape) or any(size < 1 for size in sizes):
             raise InvalidInput(f"chunks must be {len(self.shape)} positive numbers, not {sizes}")
         return sizes

@@ -262,12 +262,14 @@ def read_model(path: str, header: ModelHeader) -> Model:
         keys = read_array(f"{path}/model", KEYS_ARRAY, header.checksums[KEYS_ARRAY])
     possible = possible_fibres(header.shape, (header.slab_mode,))
     numbering = FibreNumbering(possible if keys is None else len(keys), keys)
+    factors = read_factors(path, header)
+    shape = numbering.count, factors[header.slab_mode].shape[1]
     return Model(
         header.shape,
         header.slab_mode,
-        Factors.of(read_factors(path, header)),
+        Factors.of(factors),
         header.lambdas,
-        FibreSums(path, header.digest, header.checksums[SUMS_ARRAY]).at,
+        FibreSums(path, header.digest, header.checksums[SUMS_ARRAY], shape).at,
         numbering,
         read_offset(path, header),
     )

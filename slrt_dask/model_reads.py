@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from slrt_dask import sums_reads
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.layout import Columns, read_partition
+from slrt_dask.data.read_cache import ReadCache
 from slrt_dask.dual.sampling import Model
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.model_files import ModelHeader, read_model, read_model_header
-from slrt_dask.read_cache import ReadCache
 
 KEPT_BYTES = 2**27
 """Of models, and again of partitions; some three partitions of the usual size."""

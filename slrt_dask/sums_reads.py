@@ -10,58 +10,80 @@ from __future__ import annotations
 import threading
 import zlib
 from functools import partial
+from typing import Any
 
 import distributed
 import numpy as np
 from distributed.system import MEMORY_LIMIT
 from numpy.typing import NDArray
 
+from slrt_dask.data.read_cache import ReadCache
 from slrt_dask.dual.operator import Matrix
 from slrt_dask.dual.writing import SUMS_ARRAY, read_rows, rows_at_once
+from slrt_dask.engine.amounts import RUNTIME_BYTES
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.kernels.rows import padded_width
-from slrt_dask.read_cache import ReadCache
 
 KEPT_BYTES = 2**27
-"""Of all models' sums."""
-KEPT_PART = 8
-"""One in so many of the bytes that a process may have are kept, if that is more."""
+"""Of all models' sums, at least."""
+KEPT_PART = 4
+"""One in so many of the bytes that a process may have, beside twice its runtime, if that is more:
+there are partitions, and chunks that are made, as well."""
 
-PIECES: ReadCache[tuple[str, str, int], Matrix] = ReadCache(KEPT_BYTES, lambda piece: piece.nbytes)
-"""By path, digest of the model, and number."""
+PIECES: ReadCache[tuple[str, str, int, int], Matrix] = ReadCache(KEPT_BYTES, lambda one: one.nbytes)
+"""By path, digest of the model, number and checksum: what is found here is what was meant."""
 
 
 class FibreSums:
-    """The sums (fibres, r_p) of one model, in a process.
+    """The sums (fibres, rank) of one model, in a process.
 
     path, digest : of the model;  checksum : of all its sums
+    shape : that they have to have; what the files say of themselves is not checked otherwise
     """
 
-    def __init__(self, path: str, digest: str, checksum: int) -> None:
+    def __init__(self, path: str, digest: str, checksum: int, shape: tuple[int, int]) -> None:
         self._path, self._digest, self._checksum = path, digest, checksum
-        (self._count, self._rank), self._step = rows_at_once(f"{path}/model", SUMS_ARRAY)
+        self._count, self._rank = shape
+        found, self._step = rows_at_once(f"{path}/model", SUMS_ARRAY)
+        if found != shape:
+            raise self._altered()
         self._checking, self._checksums = threading.Lock(), tuple[int, ...]()
 
-    def at(self, numbers: NDArray[np.integer]) -> Matrix:
+    def at(self, numbers: NDArray[np.integer[Any]]) -> Matrix:
         """Sums of the fibres of these numbers, (m, padded width); zeros for one beyond the last."""
-        found = np.zeros((len(numbers), padded_width(self._rank)))
-        piece_of = np.where(numbers < self._count, numbers // self._step, -1)
-        for piece in np.unique(piece_of[piece_of >= 0]).tolist():
-            chosen = np.flatnonzero(piece_of == piece)
-            rows = self._piece(piece)[numbers[chosen] - piece * self._step]
-            found[chosen, : self._rank] = rows
+        width, pieces = padded_width(self._rank), self._pieces_of(numbers)
+        if pieces.size and pieces[0] == pieces[-1] and numbers.max() < self._count:
+            rows = np.take(self._piece(pieces[0]), numbers - pieces[0] * self._step, axis=0)
+            return rows if self._rank == width else np.pad(rows, ((0, 0), (0, width - self._rank)))
+        found = np.zeros((len(numbers), width))
+        for piece in sorted(pieces.tolist(), key=lambda number: not self._is_kept(number)):
+            first = piece * self._step
+            stop = min(first + self._step, self._count)
+            chosen = np.flatnonzero((numbers >= first) & (numbers < stop))
+            found[chosen, : self._rank] = self._piece(piece)[numbers[chosen] - first]
         return found
 
+    def _pieces_of(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """In which pieces some fibres are, each once, in order."""
+        wanted: NDArray[np.integer[Any]] = np.unique(numbers[numbers < self._count] // self._step)
+        return wanted
+
+    def _key(self, piece: int) -> tuple[str, str, int, int]:
+        return self._path, self._digest, piece, self._checked()[piece]
+
+    def _is_kept(self, piece: int) -> bool:
+        return self._key(piece) in PIECES
+
     def _piece(self, piece: int) -> Matrix:
-        checksums = self._checked()
+        key = self._key(piece)
 
         def read() -> Matrix:
             content = self._read(piece)
-            if zlib.crc32(content.data) != checksums[piece]:
+            if zlib.crc32(content.data) != key[-1]:
                 raise self._altered()
             return content
 
-        return PIECES.get((self._path, self._digest, piece), read, at_least=_room())
+        return PIECES.get(key, read, at_least=_room())
 
     def _checked(self) -> tuple[int, ...]:
         """Checksums of all pieces, once their whole content is known to be what was written."""
@@ -73,7 +95,7 @@ class FibreSums:
                     whole = zlib.crc32(content.data, whole)
                     checksums.append(zlib.crc32(content.data))
                     # So that nothing is read twice where all of it can be kept.
-                    key = self._path, self._digest, piece
+                    key = self._path, self._digest, piece, checksums[-1]
                     PIECES.get(key, partial(np.asarray, content), at_least=room)
                 if whole != self._checksum:
                     forget(self._path, self._digest)
@@ -97,9 +119,8 @@ def forget(path: str, digest: str) -> None:
 
 def _room() -> int:
     """Bytes that may be kept for the sake of what is asked now."""
-    limit = None
     try:
         limit = distributed.get_worker().memory_manager.memory_limit
     except ValueError:  # not on a worker
         limit = MEMORY_LIMIT
-    return 0 if limit is None else int(limit) // KEPT_PART
+    return max(0, int(limit or 0) - 2 * RUNTIME_BYTES) // KEPT_PART

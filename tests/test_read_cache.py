@@ -13,7 +13,7 @@ import pytest
 import slrt_dask as slrt
 from slrt_dask import model_reads
 from slrt_dask.data.layout import read_partition
-from slrt_dask.read_cache import ReadCache
+from slrt_dask.data.read_cache import ReadCache
 from tests.oracles.dense import random_problem
 
 

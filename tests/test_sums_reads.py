@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
+import distributed
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
 import slrt_dask as slrt
 from slrt_dask import completed_chunks, model_reads, sums_reads
 from slrt_dask.dual import writing
+from slrt_dask.engine.amounts import RUNTIME_BYTES
 from slrt_dask.errors import StoreCorrupt
 from tests.oracles.dense import random_problem
 
@@ -114,12 +121,102 @@ def test_a_number_that_is_altered_is_noticed(checked, done, reads, tmp_path):
     model = model_reads.opened_model(str(copy), done.header.digest).model
     if checked:
         model.sums_at(np.array([0, model.numbering.count - 1]))
-    import zarr
-
+        sums_reads.forget(str(copy), done.header.digest)  # as if others had taken the room
     zarr.open_array(Path(copy, "model", writing.SUMS_ARRAY), mode="r+")[1] += 1.0
     with pytest.raises(StoreCorrupt, match="fibre_sums was altered"):
         model.sums_at(np.array([1]))
     model_reads.forget(str(copy), done.header.digest)
+
+
+def test_a_check_that_was_broken_off_leaves_nothing_that_is_believed(done, reads, tmp_path):
+    """What was read in it may have been altered, and put right again before the next one."""
+    copy = shutil.copytree(done.path, tmp_path / "copy")
+    model = model_reads.opened_model(str(copy), done.header.digest).model
+    everything = np.arange(model.numbering.count)
+    place = copy / "model" / writing.SUMS_ARRAY / "c"
+    first, last = place / "0" / "0", place / str((len(everything) - 1) // ROWS) / "0"
+    kept = first.read_bytes(), last.read_bytes()
+    sums_reads.PIECES.most_bytes = 2**20
+    first.unlink()
+    last.write_bytes(kept[1][:5])
+    with pytest.raises(StoreCorrupt, match="fibre_sums"):
+        model.sums_at(everything)
+    first.write_bytes(kept[0])
+    last.write_bytes(kept[1])
+    found = model.sums_at(everything)
+    np.testing.assert_array_equal(found[:, : done.ranks[0]], whole_sums(done))
+    model_reads.forget(str(copy), done.header.digest)
+
+
+@pytest.mark.parametrize("shape", [(4, None), (None, 1), (None, None, 1)], ids=str)
+def test_an_altered_shape_is_noticed_before_anything_is_read(shape, done, reads, tmp_path):
+    copy = shutil.copytree(done.path, tmp_path / "copy")
+    file = copy / "model" / writing.SUMS_ARRAY / "zarr.json"
+    metadata = json.loads(file.read_text())
+    known = (*metadata["shape"], None)
+    metadata["shape"] = [new or old for new, old in zip(shape, known, strict=False)]
+    file.write_text(json.dumps(metadata))
+    with pytest.raises(StoreCorrupt, match="fibre_sums was"):
+        model_reads.opened_model(str(copy), done.header.digest)
+
+
+def test_threads_check_once_and_read_each_piece_once(done, opened, reads, monkeypatch):
+    monkeypatch.setattr(sums_reads.PIECES, "most_bytes", 2**20)
+    numbers, wanted = np.arange(opened.numbering.count), whole_sums(done)
+    together = threading.Barrier(6)
+
+    def ask():
+        together.wait()
+        return opened.sums_at(numbers)
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = [asked.result() for asked in [pool.submit(ask) for _ in range(6)]]
+    for found in answers:
+        np.testing.assert_array_equal(found[:, : done.ranks[0]], wanted)
+    assert len(reads) == len(set(reads)) == -(-len(numbers) // ROWS)
+
+
+def test_what_is_kept_comes_first(done, opened, reads):
+    """Or nothing that is kept would still be there when its turn comes."""
+    numbers = np.arange(opened.numbering.count)
+    opened.sums_at(numbers)
+    reads.clear()
+    opened.sums_at(numbers)
+    assert len(reads) == -(-len(numbers) // ROWS) - 1
+
+
+def test_the_room_follows_what_the_process_may_have(monkeypatch):
+    monkeypatch.setattr(sums_reads, "MEMORY_LIMIT", 5 * 2**30)
+    assert sums_reads._room() == (5 * 2**30 - 2 * RUNTIME_BYTES) // 4
+    limited = SimpleNamespace(memory_manager=SimpleNamespace(memory_limit=2**30))
+    monkeypatch.setattr(distributed, "get_worker", lambda: limited)
+    assert sums_reads._room() == (2**30 - 2 * RUNTIME_BYTES) // 4
+    limited.memory_manager.memory_limit = 2**20
+    assert sums_reads._room() == 0
+    limited.memory_manager.memory_limit = None
+    assert sums_reads._room() == 0
+
+
+def test_more_is_kept_where_there_is_room(done, opened, reads, monkeypatch):
+    monkeypatch.setattr(sums_reads, "KEPT_PART", 1)
+    opened.sums_at(np.arange(opened.numbering.count))
+    assert model_reads.kept_bytes() >= sums_reads.PIECES.nbytes == whole_sums(done).nbytes
+
+
+def test_a_fit_makes_room_for_itself(done, opened, store_of, monkeypatch):
+    monkeypatch.setattr(sums_reads.PIECES, "most_bytes", 2**20)
+    done.predict(np.zeros((len(done.shape), 1), dtype=int))
+    assert model_reads.kept_bytes() > 0
+    kept = []
+
+    class Told:
+        def on_record(self, record, state):
+            kept.append(model_reads.kept_bytes())
+
+    dense = random_problem((6, 5, 4), (2, 2, 1), C=1.0, fraction=0.5, seed=0)
+    store = store_of(dense.mask, dense.values)
+    slrt.complete(store, (2, 2, 1), max_iterations=0, C=1.0, threads=1, observers=[Told()])
+    assert kept == [0]
 
 
 @given(
@@ -134,6 +231,26 @@ def test_default_chunks_and_their_sums_are_bounded(shape, data, width):
     assert 8 * cells <= completed_chunks.CHUNK_BYTES
     assert 8 * width * (cells // sizes[slab]) <= completed_chunks.SUMS_BYTES
     if 8 * width * (math.prod(shape) // shape[slab]) <= completed_chunks.SUMS_BYTES:
-        others = [k for k in range(len(shape)) if k != slab]
-        whole = math.prod(shape[k] for k in others) <= completed_chunks.CHUNK_BYTES // 8
-        assert not whole or all(sizes[k] == shape[k] for k in others)
+        assert sizes == completed_chunks.chunk_sizes(shape, slab)
+
+
+@pytest.mark.parametrize(
+    ("shape", "runs"), [((5000, 4000, 1000), 1), ((5000, 1000, 4000), 1), ((1000,) * 4, 8)]
+)
+def test_the_sums_of_a_chunk_are_few_runs(shape, runs):
+    """For sums are read in pieces of neighbours, and local ones are bounded as well."""
+    sizes = completed_chunks.chunk_sizes(shape, 0, 10)
+    assert math.prod(sizes) * 8 > completed_chunks.CHUNK_BYTES // 2
+    # A run is as many neighbours as there are whole modes behind the last one that was cut.
+    lengths = [size for size, whole in zip(sizes[1:], shape[1:], strict=True) if size < whole]
+    assert math.prod(lengths[:-1]) == runs
+    local = max(math.prod(sizes) // sizes[mode] for mode in range(1, len(shape)))
+    assert 8 * 10 * local < 2 * completed_chunks.SUMS_BYTES
+
+
+def test_chunks_that_need_no_sums_are_whole_slices(done, monkeypatch):
+    monkeypatch.setattr(completed_chunks, "SUMS_BYTES", 8 * 4 * 3)
+    assert done.to_dask().numblocks != (1,) * len(done.shape)
+    assert done.support_map(0).numblocks == (1,) * len(done.shape)
+    monkeypatch.setattr(completed_chunks, "SUMS_BYTES", 2**25)
+    assert done.to_dask().numblocks == (1,) * len(done.shape)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.data.read_cache import drop_kept
 from slrt_dask.engine import teamwork
 from slrt_dask.engine.assignment import Assignment, load_blocks
 from slrt_dask.engine.blas import SingleBlasThread
@@ -39,6 +40,8 @@ class Share:
         self._scratch, self._made = None, 0
         self._new_room: NewRoom = np.empty
         self._helping: Helping | None = None
+        # A plan counts with all the memory that this process may have.
+        drop_kept()
         self.seconds, self.peak_before = ShareSeconds(), peak_bytes()
         if assignment.streaming is not None:
             self._scratch = ScratchDirectory(assignment.streaming.directory)

@@ -7,11 +7,22 @@ goes first; the newest always stays, however large, because the next task will w
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+
+
+CACHES: weakref.WeakSet[ReadCache[Any, Any]] = weakref.WeakSet()
+"""All there are in this process, so that they can be emptied together."""
+
+
+def drop_kept() -> None:
+    """Make room for something that counts with all memory: what is wanted again is read again."""
+    for cache in list(CACHES):
+        cache.forget(lambda key: True)
 
 
 class ReadCache(Generic[Key, Value]):
@@ -29,11 +40,12 @@ class ReadCache(Generic[Key, Value]):
         # Reentrant, because `forget` is called when an object is collected, and that may be in
         # the midst of anything; so whatever is done under it has to bear entries that vanish.
         self._lock = threading.RLock()
+        CACHES.add(self)
 
     def get(self, key: Key, read: Callable[[], Value], at_least: int = 0) -> Value:
         """The value of a key, read if it is not here.
 
-        at_least : bytes that may be kept besides it, if that is more than usual
+        at_least : bytes that may be kept for its sake, it included, if that is more than usual
         """
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
@@ -49,6 +61,11 @@ class ReadCache(Generic[Key, Value]):
             value = kept.value
         self._make_room(key, max(at_least, self.most_bytes))
         return value
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether the value of a key is here now."""
+        kept = self._kept.get(key)
+        return kept is not None and kept.value is not None
 
     def forget(self, wanted: Callable[[Key], bool]) -> None:
         """Drop the values of all keys for which `wanted` is true."""
