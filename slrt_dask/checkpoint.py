@@ -169,15 +169,35 @@ def write_checkpoint(
     name = f"{state.iteration:06d}"
     unfinished, target = directory / f"{name}.part", directory / name
     shutil.rmtree(unfinished, ignore_errors=True)
-    (unfinished / "dual").mkdir(parents=True)
+    try:
+        _write_whole(unfinished, state, binding, write_dual, progress or {})
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(unfinished, target)
+    for older in _numbered(directory)[:-KEPT]:
+        shutil.rmtree(directory / older, ignore_errors=True)
+    return target
+
+
+def _write_whole(
+    directory: Path,
+    state: MethodState,
+    binding: dict[str, Any],
+    write_dual: WriteDual,
+    progress: dict[str, Any],
+) -> None:
+    """Write all of a checkpoint into a new directory."""
+    (directory / "dual").mkdir(parents=True)
     arrays, scalars = _taken_apart(state)
     numbers = {}
-    for key, value in (progress or {}).items():
+    for key, value in progress.items():
         if isinstance(value, np.ndarray):
             arrays[PROGRESS + key] = value
         else:
             numbers[key] = value
-    with open(unfinished / "state.bin", "wb") as file:
+    with open(directory / "state.bin", "wb") as file:
         for array in arrays.values():
             file.write(np.ascontiguousarray(array, dtype="<f8").tobytes())
         _to_disk(file)
@@ -188,17 +208,12 @@ def write_checkpoint(
         "progress": numbers,
         "binding": binding,
         "arrays": {name: array.shape for name, array in arrays.items()},
-        "arrays_checksum": zlib.crc32((unfinished / "state.bin").read_bytes()),
-        "dual_checksums": write_dual(str(unfinished / "dual"), state),
+        "arrays_checksum": zlib.crc32((directory / "state.bin").read_bytes()),
+        "dual_checksums": write_dual(str(directory / "dual"), state),
     }
-    with open(unfinished / "state.json", "w", encoding="utf-8") as file:
-        json.dump(content, file)
+    with open(directory / "state.json", "w", encoding="utf-8") as file:
+        json.dump({**content, "checksum": _checksum(content)}, file)
         _to_disk(file)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(unfinished, target)
-    for older in _numbered(directory)[:-KEPT]:
-        shutil.rmtree(directory / older, ignore_errors=True)
-    return target
 
 
 def read_checkpoint(directory: Path, binding: dict[str, Any]) -> Checkpoint | None:
@@ -210,7 +225,7 @@ def read_checkpoint(directory: Path, binding: dict[str, Any]) -> Checkpoint | No
         checkpoint = _read_one(directory / name, binding)
         if checkpoint is not None:
             return checkpoint
-        logger.warning("the checkpoint %s is torn; the one before it is taken", directory / name)
+        logger.warning("the checkpoint %s is torn, and left out", directory / name)
     return None
 
 
@@ -228,12 +243,15 @@ def _read_one(path: Path, binding: dict[str, Any]) -> Checkpoint | None:
     try:
         content = json.loads((path / "state.json").read_text(encoding="utf-8"))
         raw = (path / "state.bin").read_bytes()
+        version = content["format_version"]
+        if version == FORMAT_VERSION and content.pop("checksum") != _checksum(content):
+            return None
         if zlib.crc32(raw) != content["arrays_checksum"]:
             return None
         arrays = _read_arrays(raw, content["arrays"])
         checksums = {int(number): sum_ for number, sum_ in content["dual_checksums"].items()}
         kind, scalars, bound = STATES[content["kind"]], content["state"], content["binding"]
-        version, progress = content["format_version"], content.get("progress", {})
+        progress = content.get("progress", {})
         for name in [name for name in arrays if name.startswith(PROGRESS)]:
             progress[name.removeprefix(PROGRESS)] = arrays.pop(name)
     except (OSError, ValueError, KeyError, TypeError):
@@ -247,6 +265,12 @@ def _read_one(path: Path, binding: dict[str, Any]) -> Checkpoint | None:
             f"{path} belongs to other observations or settings than its run; start a new run"
         )
     return Checkpoint(path, kind, arrays, scalars, checksums, progress)
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    """Of what a checkpoint says, whether it was just made or has been read."""
+    read = json.loads(json.dumps(content))
+    return zlib.crc32(json.dumps(read, sort_keys=True).encode())
 
 
 def _taken_apart(state: MethodState) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -41,6 +41,10 @@ class MemoryBudgetExceeded(SlrtError, MemoryError):
     """Work that would not fit in the memory it was given."""
 
 
+class DiskFull(SlrtError, OSError):
+    """A disk without room for what is written to stay."""
+
+
 class ScratchFull(SlrtError, OSError):
     """A disk without room for the working files of a fit."""
 

@@ -18,6 +18,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 from slrt_dask.counting import computed_one_by_one
 from slrt_dask.data import location
 from slrt_dask.data.progress import Progress
+from slrt_dask.errors import InvalidInput
 from slrt_dask.model_files import BLOCK_NAME, ModelHeader
 
 ROOT = "zarr.json"
@@ -112,6 +113,14 @@ def _write_chunks(array: Any, target: zarr.Array[Any], progress: Progress | None
         meta=np.zeros((0,) * array.ndim, dtype=np.bool_),
     )
     computed_one_by_one(list(written.to_delayed().ravel()), "write", progress)
+    # Without the workers' own say: what they see at a path may be another disk, or another memory.
+    missing = target.nchunks - target.nchunks_initialized
+    if missing:
+        raise InvalidInput(
+            f"{missing} of {target.nchunks} chunks are not there after workers have written them, "
+            f"so they do not see {target.store_path}; export to a place that this process and all "
+            "workers see."
+        )
 
 
 def _write_chunk(

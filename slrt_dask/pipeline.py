@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from slrt_dask.checkpoint import (
 )
 from slrt_dask.completion import Completion
 from slrt_dask.config import FitSettings
+from slrt_dask.data.disk import full_disk_told
 from slrt_dask.data.holding_out import SINGLY
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.bounded import BoundedProblem
@@ -120,7 +122,11 @@ class Fit:
         """
         if run is None:
             return self._run(None, observers, cadence, events)
-        with usage.attempt(run.path, self.engine, self.plan) as attempt:
+        goes_on = f"free some, and slrt-dask resume {shlex.quote(str(run.path))} goes on"
+        with (
+            full_disk_told(str(run.path), goes_on),
+            usage.attempt(run.path, self.engine, self.plan) as attempt,
+        ):
             return self._run(run, [*observers, attempt], cadence, events)
 
     def _run(

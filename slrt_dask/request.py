@@ -274,19 +274,20 @@ def _on_those_that_fit(planned: Callable[[list[Place]], Plan], places: list[Plac
 
     If they cannot, the plan is the one for all, so that it is refused with its numbers.
     """
-    first = plan = planned(places)
+    first, available = planned(places), len(places)
+    plan = first
     while small := [worker.place for worker in plan.workers if not worker.fits]:
         places = [place for place in places if place not in small]
         if not places:
             return first
         plan = planned(places)
-    return plan
+    return replace(plan, left_out=available - len(places))
 
 
 def _bytes_of(memory_limit: int | str) -> int:
     try:
-        count = int(parse_bytes(memory_limit))
-    except (ValueError, TypeError):
+        count = int(parse_bytes(memory_limit)) if str(memory_limit).strip() else 0
+    except (ValueError, TypeError, OverflowError):
         count = 0
     if count <= 0:
         raise InvalidInput(f"memory_limit is {memory_limit!r}; give bytes, or a size like '4GB'")

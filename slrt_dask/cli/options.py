@@ -77,8 +77,8 @@ class Bytes(click.ParamType[str]):
         from dask.utils import parse_bytes
 
         try:
-            count = parse_bytes(value)
-        except ValueError:
+            count = parse_bytes(value) if str(value).strip() else 0
+        except (ValueError, OverflowError):
             count = 0
         if count <= 0:
             self.fail(f"{value!r} is not an amount of memory, such as 4GB or 800MiB")

@@ -26,6 +26,7 @@ from slrt_dask.data.batches import (
     describe,
     rebatch,
 )
+from slrt_dask.data.disk import full_disk_told
 from slrt_dask.data.duplicates import DuplicateRule, check_rule, merge
 from slrt_dask.data.header import VALUE_TYPES, PartitionInfo, StoreHeader, float_name
 from slrt_dask.data.layout import create_store, finish_store, partition_name, write_partition
@@ -92,7 +93,8 @@ def ingest_together(targets: Sequence[tuple[str, Source]], options: IngestOption
 def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
     """Write all of a store but the mark that it is complete; returns the header to finish it."""
     dtype = _value_dtype(source, options)
-    with Scratch(location.scratch_parent(place)) as scratch:
+    remedy = "free some, or choose another place: entries are sorted beside the store"
+    with full_disk_told(place, remedy), Scratch(location.scratch_parent(place)) as scratch:
         batches, shape = _read(source, dtype, scratch, options)
         names = _dimension_names(options.dimension_names or source.dimension_names, shape)
         slab_mode = _slab_mode(options.slab_mode, shape)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.batches import Batch
+from slrt_dask.data.disk import write_all
 from slrt_dask.data.header import LARGEST_INT32
 
 
@@ -46,10 +47,10 @@ class Scratch:
         file = self._files[-1]
         start = file.seek(0, 2)
         for column in batch.indices:
-            column.astype(index_dtype).tofile(file)
-        batch.values.tofile(file)
+            write_all(file, column.astype(index_dtype))
+        write_all(file, batch.values)
         if batch.rows is not None:
-            batch.rows.tofile(file)
+            write_all(file, batch.rows)
         has_rows = batch.rows is not None
         return ScratchBatch(file, start, count, order, index_dtype, batch.values.dtype, has_rows)
 

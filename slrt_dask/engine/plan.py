@@ -30,13 +30,18 @@ SECTIONS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What one place will hold. `block_entries` is None where its blocks stay in memory."""
+    """What one place will hold.
+
+    block_entries : of streamed blocks; None where they stay in memory
+    resident : bytes that would be needed for that
+    """
 
     place: Place
     partitions: tuple[int, ...]
     entries: int
     needed: WorkerBytes
     block_entries: int | None
+    resident: int
 
     @property
     def fits(self) -> bool:
@@ -89,6 +94,7 @@ class Plan:
     rows : rows of linear constraints
     tiling : how products are made; None for chunks of an embedded tensor
     sections : into how many parts the slab mode's fibres are cut, whose sums are made in turn
+    left_out : places that are too small for a share, beside those that there is a plan for
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -103,6 +109,7 @@ class Plan:
     rows: int = 0
     tiling: Tiling | None = None
     sections: int = 1
+    left_out: int = 0
 
     @property
     def tiles(self) -> bool:
@@ -129,75 +136,14 @@ class Plan:
             worker.check(number, self.slab_mode, self.sections)
 
     def __str__(self) -> str:
-        needed = self.largest
-        threads = sum(worker.place.threads for worker in self.workers)
-        why = "the least crosses along it"
-        if self.better_slab_mode is not None:
-            why = f"stored so; along mode {self.better_slab_mode} less would cross"
-        lines = [
-            f"workers           {self._occupied()}, threads {threads}",
-            self._cut(why),
-            *([] if self.tiling is None else [f"products          {self.tiling}"]),
-            f"observations      {readable(needed.observations)} on the fullest worker",
-            f"solver state      {readable(needed.state)}",
-            *self._working_set(),
-            f"{'fibre' if self.slab_mode is not None else 'tensor'} sums".ljust(18)
-            + readable(needed.fibre_sums)
-            + (f", in {self.sections} sections one after the other" if self.sections > 1 else ""),
-            *([f"linear rows       {readable(needed.rows)}, {self.rows:,} rows"] * bool(self.rows)),
-            f"buffers           {readable(needed.buffers)}",
-            f"runtime           {readable(needed.runtime)}",
-            f"total per worker  {readable(needed.total)}",
-            *self._driver(),
-            f"network           {readable(self.exchange_bytes)} an inner iteration",
-            f"blocks            {self._where()}",
-        ]
-        return "\n".join(lines)
+        from slrt_dask.engine.plan_text import plan_text
+
+        return plan_text(self)
 
     def _repr_html_(self) -> str:
         from slrt_dask.engine.plan_html import plan_html
 
         return plan_html(self)
-
-    def _cut(self, why: str) -> str:
-        if self.slab_mode is None:
-            return f"chunks            {self.partitions} of offsets; {self.fibres:,} entries cross"
-        return (
-            f"slab mode         {self.slab_mode} ({self.fibres:,} fibres cross partitions; {why})"
-        )
-
-    def _working_set(self) -> list[str]:
-        if self.extra is None:
-            return []
-        return [f"working set       up to {self.extra:,} entries beside the observed ones"]
-
-    def _driver(self) -> list[str]:
-        if self.workers[0].place.address is None:
-            return []
-        return [f"driver            {readable(self.driver)}"]
-
-    def _occupied(self) -> str:
-        if len(self.workers) == self.available:
-            return str(self.available)
-        some = f"{len(self.workers)} of {self.available}"
-        several = "s" * (self.partitions != 1)
-        if self.slab_mode is None:
-            return f"{some} (there is one for each chunk of offsets)"
-        return (
-            f"{some} (the store has {self.partitions} partition{several}; ingest with smaller ones "
-            "to occupy more)"
-        )
-
-    def _where(self) -> str:
-        streamed = [worker for worker in self.workers if worker.block_entries is not None]
-        if not streamed:
-            return "in memory"
-        scratch = max(worker.needed.scratch for worker in streamed)
-        entries = min(worker.block_entries or 0 for worker in streamed)
-        return (
-            f"streamed from disk on {len(streamed)} of {len(self.workers)} workers: "
-            f"{readable(scratch)} of scratch a worker, blocks of {entries:,} entries"
-        )
 
 
 def plan_fit(
@@ -290,10 +236,10 @@ def _planned(
     slices = tuple(costs.slices_of(number) for number in share)
     resident = costs.resident(entries, place.threads, slices, most_entries=most_entries)
     if place.memory_limit is None or resident.total <= place.memory_limit:
-        return WorkerPlan(place, share, entries, resident, None)
+        return WorkerPlan(place, share, entries, resident, None, resident.total)
     block_entries = _largest_block(costs, place, entries, slices)
     streamed = costs.streamed(entries, place.threads, block_entries, slices)
-    return WorkerPlan(place, share, entries, streamed, block_entries)
+    return WorkerPlan(place, share, entries, streamed, block_entries, resident.total)
 
 
 def _largest_block(
