@@ -40,7 +40,7 @@ def write_dense(
             dimension_names=header.names,
         )
         target = _without_metadata(path, "", pattern)
-        _write_chunks(array, target, progress)
+        _write_chunks(array, target, path, progress)
         block = {
             "certificate": asdict(header.certificate),
             "stop_reason": header.stop_reason.value,
@@ -65,7 +65,7 @@ def write_labelled(path: str, array: Any, progress: Progress | None = None) -> z
     location.claim(path)
     try:
         target = _without_metadata(path, name, zarr.open_array(MemoryStore(files), path=name))
-        _write_chunks(array.data, target, progress)
+        _write_chunks(array.data, target, path, progress)
         for key in sorted(files, key=lambda key: (key == ROOT, key)):
             location.write_file(f"{path}/{key}", files[key].to_bytes())
     except BaseException:
@@ -103,7 +103,9 @@ def _without_metadata(path: str, name: str, pattern: zarr.Array[Any]) -> zarr.Ar
     return zarr.Array(zarr.AsyncArray(pattern.metadata, StorePath(store, name)))
 
 
-def _write_chunks(array: Any, target: zarr.Array[Any], progress: Progress | None) -> None:
+def _write_chunks(
+    array: Any, target: zarr.Array[Any], path: str, progress: Progress | None
+) -> None:
     written = array.map_blocks(
         _write_chunk,
         target=target,
@@ -118,7 +120,7 @@ def _write_chunks(array: Any, target: zarr.Array[Any], progress: Progress | None
     if missing:
         raise InvalidInput(
             f"{missing} of {target.nchunks} chunks are not there after workers have written them, "
-            f"so they do not see {target.store_path}; export to a place that this process and all "
+            f"so they do not see {path}; export to a place that this process and all "
             "workers see."
         )
 

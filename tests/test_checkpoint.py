@@ -127,6 +127,22 @@ def flip_a_bit(checkpoint):
     (checkpoint / "state.bin").write_bytes(content)
 
 
+def alter(*path):
+    """Another number in state.json, which is no less likely than the one that was written."""
+
+    def altered(checkpoint):
+        file = checkpoint / "state.json"
+        content = json.loads(file.read_text())
+        *names, last = path
+        inner = content
+        for name in names:
+            inner = inner[name]
+        inner[last] += 1
+        file.write_text(json.dumps(content))
+
+    return altered
+
+
 def empty(checkpoint):
     shutil.rmtree(checkpoint)
     checkpoint.mkdir()
@@ -138,6 +154,9 @@ TEARS = {
     "no state.bin": delete("state.bin"),
     "no state.json": delete("state.json"),
     "a bit of state.bin": flip_a_bit,
+    "the iteration": alter("state", "iteration"),
+    "the cost": alter("state", "cost"),
+    "a checksum": alter("checksum"),
     "nothing": empty,
 }
 

@@ -149,6 +149,13 @@ def test_all_exports_agree(done, tmp_path):
     np.testing.assert_array_equal(done.to_xarray().values, whole)
 
 
+def test_what_workers_have_written_elsewhere_is_not_taken_for_an_export(plain, process_client):
+    with process_client.as_current(), pytest.raises(InvalidInput, match="they do not see memory:"):
+        plain.to_zarr("memory://unseen.zarr")
+    with pytest.raises(FileNotFoundError):
+        zarr.open_array("memory://unseen.zarr", mode="r")
+
+
 def test_default_chunks_are_bounded(plain, monkeypatch):
     monkeypatch.setattr("slrt_dask.completed_chunks.CHUNK_BYTES", 8 * 20)
     lazy = plain.to_dask()

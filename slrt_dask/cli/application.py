@@ -1,7 +1,7 @@
 """The program: its help, its commands, and what becomes of an error.
 
 Whatever goes wrong ends in one sentence and an exit code: 1 for what the user can mend, 2 for a
-command that was not understood, 70 for a bug, 130 after an interrupt.
+command that was not understood, 70 for a bug, 130 after an interrupt, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slrt_dask.cli.completion_command import completion
 from slrt_dask.cli.data_commands import ingest, split
 from slrt_dask.cli.demo_command import demo
 from slrt_dask.cli.fit_commands import fit, plan, resume
-from slrt_dask.cli.interrupts import Interrupts, interrupts_noticed
+from slrt_dask.cli.interrupts import Interrupts, interrupts_noticed, termination_heard
 from slrt_dask.cli.options import DEBUG, common_options
 from slrt_dask.cli.report_command import report
 from slrt_dask.cli.result_commands import evaluate, export, predict
@@ -40,7 +40,7 @@ class Application(click.Group):
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with interrupts_noticed() as interrupts:
+        with termination_heard(), interrupts_noticed() as interrupts:
             return self._invoke(ctx, interrupts)
 
     def _invoke(self, ctx: click.Context, interrupts: Interrupts) -> Any:

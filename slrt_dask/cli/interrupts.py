@@ -1,4 +1,7 @@
-"""Ctrl-C during a command: said at once, not lost, and told what is left of the work."""
+"""Ctrl-C during a command: said at once, not lost, and told what is left of the work.
+
+And what ends it from elsewhere, which a batch system or a cluster does before it kills.
+"""
 
 from __future__ import annotations
 
@@ -119,6 +122,25 @@ def interrupts_noticed(say: Say = None) -> Iterator[Interrupts]:
         sys.unraisablehook = earlier_hook
         if is_heard:
             signal.signal(signal.SIGINT, earlier_handler)
+
+
+@contextmanager
+def termination_heard() -> Iterator[None]:
+    """Have SIGTERM end a command as an error would: scratch, locks and workers are let go of."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # who cannot wait may send it again
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

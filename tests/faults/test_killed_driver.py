@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import slrt_dask as slrt
+from slrt_dask.cli import main
 from slrt_dask.config import FitSettings
 from slrt_dask.engine import plan
 from slrt_dask.engine.scratch import PREFIX
@@ -130,6 +131,29 @@ def test_a_fit_killed_while_streaming_goes_on_and_its_scratch_is_removed(
     done = slrt.resume(run, threads=1, memory_limit=limit)
     assert list(scratch.iterdir()) == []
     assert_same_answer(done)
+
+
+def fit_by_command(store, run, scratch, limit):
+    stream(pytest.MonkeyPatch(), scratch)
+    endless = ("--max-iterations", "1000000", "--gap-tolerance", "0", "--gradient-tolerance", "0")
+    ranks = ",".join(map(str, RANKS))
+    command = ["fit", store, "--ranks", ranks, "--C", "100", *endless, "--run", run]
+    main([*command, "--threads", "1", "--memory-limit", str(limit)])
+
+
+def test_a_command_that_is_told_to_end_takes_its_scratch_along(store, run, tmp_path, monkeypatch):
+    scratch = tmp_path / "scratch"
+    stream(monkeypatch, str(scratch))
+    limit = plan_of(store, FitSettings(ranks=RANKS, C=100.0), threads=1).largest.total - 1
+    process = start(fit_by_command, store.path, str(run), str(scratch), limit)
+    records = run / "records.jsonl"
+    wait_until(lambda: records.exists() and records.read_bytes().count(b"\n") > 2, process)
+    assert [path.name.startswith(PREFIX) for path in scratch.iterdir()] == [True]
+    os.kill(process.pid, signal.SIGTERM)
+    process.join()
+    assert process.exitcode == 128 + signal.SIGTERM
+    assert list(scratch.iterdir()) == []
+    assert list((run / "checkpoints").iterdir())
 
 
 def test_a_run_left_by_a_killed_process_is_not_locked(run, die_of, assert_same_answer):
