@@ -7,6 +7,7 @@ with the numbers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from slrt_dask.data.header import StoreHeader
@@ -26,6 +27,9 @@ WORTHWHILE_BLOCK = 100_000
 """Entries of a streamed block below which rather fibre sums are cut into more sections."""
 SECTIONS = (1, 2, 4, 8, 16, 32, 64)
 """How many there may be."""
+BLOCK_SECONDS, VISIT_SECONDS, ROUND_SECONDS, ENTRY_SECONDS = 1.5e-3, 0.6e-3, 3e-3, 25e-9
+"""What an iteration takes beside arithmetic, as measured once: for a streamed block, for a section
+of one, for a round of all workers, and for an entry that is put in order of sections and back."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,16 @@ class WorkerPlan:
             return 0.0
         wanted = min(WORTHWHILE_BLOCK, LARGEST_STREAMED_BLOCK, self.entries)
         return 1.0 if self.block_entries is None else min(1.0, self.block_entries / wanted)
+
+    def seconds_beside(self, sections: int) -> float:
+        """About how long an iteration waits for files and rounds; infinite if this does not fit."""
+        if not self.fits:
+            return math.inf
+        blocks = 0 if self.block_entries is None else -(-self.entries // self.block_entries)
+        if sections == 1:
+            return blocks * BLOCK_SECONDS
+        visits = 2 * sections * (blocks * VISIT_SECONDS + ROUND_SECONDS)
+        return blocks * BLOCK_SECONDS + visits + self.entries * ENTRY_SECONDS
 
     def check(self, number: int, slab_mode: int | None, sections: int = 1) -> None:
         """Raise MemoryBudgetExceeded if this does not fit."""
@@ -187,22 +201,21 @@ def plan_fit(
 
 
 def _sections(costs: Costs, places: list[Place]) -> int:
-    """As few sections as leave room for blocks that are worth streaming; else for the largest.
+    """Those with which an iteration takes the least time: few sections leave room for small blocks.
 
     Where nothing fits it is the most, with which least is missing.
     """
-    most, best = 0.0, SECTIONS[-1]
+    least, best = math.inf, SECTIONS[-1]
     # With enough of them, workers of one machine exchange them by memory.
     by_memory = costs.workers > 1 and replace(costs, sections=best).section_bytes <= LARGEST
     for sections in SECTIONS:
         cut = replace(costs, sections=sections)
         if by_memory and sections > 1 and cut.section_bytes > LARGEST:
             continue
-        worth = _plan(cut, places, costs.header.slab_mode).worth
-        if worth > most:
-            most, best = worth, sections
-        if worth >= 1.0:
-            break
+        plan = _plan(cut, places, costs.header.slab_mode)
+        seconds = max(worker.seconds_beside(sections) for worker in plan.workers)
+        if seconds < least:
+            least, best = seconds, sections
     return best
 
 

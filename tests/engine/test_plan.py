@@ -21,6 +21,7 @@ import slrt_dask.request
 from slrt_dask.config import FitSettings
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.dual.start import spectral_start
+from slrt_dask.engine import plan as planning
 from slrt_dask.engine.amounts import RUNTIME_BYTES
 from slrt_dask.engine.base import share_bytes
 from slrt_dask.engine.costs import Costs
@@ -372,6 +373,22 @@ def test_sections_are_as_few_as_do_or_small_enough_to_be_exchanged_by_memory(wor
     assert plan.sections > 1
     section = math.ceil(plan.fibres / plan.sections) * 80
     assert (section <= LARGEST) == exchanged
+
+
+@pytest.mark.parametrize("limit", [380, 390, 400, 420])
+def test_sections_are_those_that_make_an_iteration_wait_least(limit):
+    """Many of them were, for small problems, twenty times as slow as small blocks are."""
+    asked = (400, 300, 200), [100_000] * 10, (8, 8, 8), (1,), [limit * 10**6]
+    plan = plan_of(*asked, divisible=True)
+    plan.check()
+    costs = Costs(header_of(*asked[:2]), asked[2])
+    chosen = plan.workers[0].seconds_beside(plan.sections)
+    for sections in SECTIONS:
+        cut = dataclasses.replace(costs, sections=sections)
+        (worker,) = planning._plan(cut, [worker.place for worker in plan.workers], 0).workers
+        assert chosen <= worker.seconds_beside(sections)
+    assert plan.sections <= 8
+    assert chosen < 1.0
 
 
 def test_a_hundred_million_entries_are_streamed_on_two_workers_of_a_gibibyte():
