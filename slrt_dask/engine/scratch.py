@@ -10,7 +10,6 @@ directory whose lock nobody holds belongs to a process that died, and is removed
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.data.disk import FULL, write_all
 from slrt_dask.engine.block import Vector
 from slrt_dask.engine.sections import SectionOrder
 from slrt_dask.errors import ScratchFull, StateLost
@@ -113,11 +113,9 @@ def write_file(path: Path, values: NDArray[Any], first: int = 0) -> None:
         with open(path, "r+b" if path.exists() else "wb", buffering=0) as file:
             if first:
                 file.seek(first * values.itemsize)
-            view, done = np.ascontiguousarray(values).data.cast("B"), 0
-            while done < len(view):
-                done += file.write(view[done:]) or 0
+            write_all(file, values)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             free = shutil.disk_usage(path.parent).free
             raise ScratchFull(
                 f"the disk of the scratch directory {path.parent.parent} is full ({free} bytes "

@@ -22,7 +22,7 @@ def small_disk(tmp_path):
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("file systems cannot be made here")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def fill(disk):
