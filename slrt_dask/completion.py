@@ -30,7 +30,7 @@ from slrt_dask.dual.offsets import Offset
 from slrt_dask.enforcing import Enforced
 from slrt_dask.errors import InvalidInput, StoreCorrupt, StoreNotFound
 from slrt_dask.exporting import write_dense, write_labelled
-from slrt_dask.kernels.rows import padded_width
+from slrt_dask.kernels.simd import padded_width
 from slrt_dask.losses import Huber
 from slrt_dask.model_files import ModelHeader
 from slrt_dask.optim.records import IterationRecord

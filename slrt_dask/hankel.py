@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from slrt_dask.dual.hankel.embedding import Embedding
 from slrt_dask.errors import InvalidConfig, InvalidInput
-from slrt_dask.kernels.windows import Embedding
 
 HANKEL_KEYS = ("tau", "deviation", "support")
 STAGES = (1e-1, 1e-2, 1e-3, 1e-4)

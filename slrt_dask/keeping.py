@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slrt_dask.checkpoint import CheckpointObserver
-from slrt_dask.engine.spending import Cause, Stopwatch
 from slrt_dask.monitor import JsonLinesObserver
-from slrt_dask.newcomers import Newcomers
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.records import IterationRecord
-from slrt_dask.recovery import WorkersJoined
 from slrt_dask.runs import RunDirectory
+from slrt_dask.spending import Cause, Stopwatch
 
 
 @dataclass(frozen=True)
@@ -44,24 +42,3 @@ class RunObserver:
             self.run.write_records(records)
             self.events.clear()
         return records
-
-
-class MoveObserver:
-    """Ends an attempt, at a checkpoint, when other workers would do clearly better."""
-
-    def __init__(self, newcomers: Newcomers, checkpoints: CheckpointObserver) -> None:
-        self._newcomers = newcomers
-        self._checkpoints = checkpoints
-        self._began: float | None = None
-        self._sweeps = 0
-
-    def on_record(self, record: IterationRecord, state: MethodState) -> None:
-        if self._began is None:
-            self._began = record.seconds
-            return
-        self._sweeps += record.sweeps
-        sweep_seconds = (record.seconds - self._began) / max(1, self._sweeps)
-        joined = self._newcomers.worth_moving(sweep_seconds)
-        if joined:
-            self._checkpoints.save(state)
-            raise WorkersJoined(joined)

@@ -22,6 +22,7 @@ from slrt_dask.data.disk import full_disk_told
 from slrt_dask.data.holding_out import SINGLY
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.bounded import BoundedProblem
+from slrt_dask.dual.numbering import number_fibres
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.problem import Evaluation, InnerSummary
 from slrt_dask.dual.rank_growth import RankGrowth
@@ -33,11 +34,9 @@ from slrt_dask.dual.writing import (
 )
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.plan import Plan
-from slrt_dask.engine.spending import Cause
 from slrt_dask.errors import StoreCorrupt
-from slrt_dask.keeping import MoveObserver, RunObserver
+from slrt_dask.keeping import RunObserver
 from slrt_dask.monitor import LogObserver
-from slrt_dask.newcomers import Newcomers
 from slrt_dask.optim.accuracy import Accuracy
 from slrt_dask.optim.lbfgs import LimitedMemory
 from slrt_dask.optim.loop import minimise
@@ -51,6 +50,7 @@ from slrt_dask.optim.stopping import StopRules
 from slrt_dask.posing import AnyProblem, problem_of
 from slrt_dask.results import joined, write_result
 from slrt_dask.runs import RunDirectory, Start
+from slrt_dask.spending import Cause
 from slrt_dask.usage_keeping import UsageKeeper
 
 logger = logging.getLogger("slrt_dask")
@@ -75,7 +75,6 @@ class Fit:
     offset : what was subtracted from the observations, and is added to answers
     validation : held-out observations, if there are any
     plan : by which it was placed
-    newcomers : who tells of workers that have joined, where there are workers
     start : where to start from; from the observations' leading directions if None
     patience : who remembers the best point, where the fit is to end at it
     """
@@ -86,7 +85,6 @@ class Fit:
     offset: Offset
     validation: ObservationStore | None
     plan: Plan
-    newcomers: Newcomers | None = None
     start: Start | None = None
     patience: Patience | None = None
 
@@ -98,14 +96,13 @@ class Fit:
         offset: Offset,
         validation: ObservationStore | None,
         plan: Plan,
-        newcomers: Newcomers | None = None,
         start: Start | None = None,
     ) -> Fit:
         problem = problem_of(engine, settings, offset.mean, plan.extra)
         patience = None
         if settings.patience is not None and validation is not None:
             patience = Patience(settings.patience)
-        return cls(engine, problem, settings, offset, validation, plan, newcomers, start, patience)
+        return cls(engine, problem, settings, offset, validation, plan, start, patience)
 
     def run(
         self,
@@ -157,7 +154,7 @@ class Fit:
                 self.settings.max_seconds,
                 self.settings.chosen,
             ),
-            observers=[LogObserver(), *([kept] if kept else []), *observers, *self._moving(kept)],
+            observers=[LogObserver(), *([kept] if kept else []), *observers],
             validate=None if self.validation is None else self._validation_error,
             grow=self._growth,
             patience=self.patience,
@@ -242,12 +239,6 @@ class Fit:
         waited = {} if self.patience is None else self.patience.progress()
         return {**self.problem.progress(), **waited}
 
-    def _moving(self, kept: RunObserver | None) -> list[Observer[Any]]:
-        """Last of all observers: the others have then heard of the iteration that it ends at."""
-        if kept is None or self.newcomers is None:
-            return []
-        return [MoveObserver(self.newcomers, kept.checkpoints)]
-
     def _write_dual_files(self, directory: str, state: MethodState) -> dict[int, int]:
         vectors = (cast(Evaluation, state.evaluation).dual, *self.problem.kept_vectors)
         names = tuple(vector.name for vector in vectors)
@@ -267,7 +258,7 @@ class Fit:
         """What was known at a checkpoint's point; its dual goes back to where the blocks are."""
         directory, checksums = str(checkpoint.dual), checkpoint.dual_checksums
         if any(self.engine.on_shares(read_places, directory, checksums)):
-            self.engine.number_fibres()
+            number_fibres(self.engine)
         dual, *kept = (self.engine.new_vector() for _ in (0, *self.problem.kept_vectors))
         names = tuple(vector.name for vector in (dual, *kept))
         self.engine.on_shares(read_dual_files, directory, names, checksums)

@@ -13,14 +13,14 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.bounds import BoundVectors
 from slrt_dask.dual.coupling import LinearRows, RowStore
+from slrt_dask.dual.hankel.embedded import EmbeddedStore
+from slrt_dask.dual.hankel.embedding import Embedding
 from slrt_dask.dual.hankel.observed import Box
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.problem import MOST_INNER_ITERATIONS, DualProblem
 from slrt_dask.dual.robust import RobustProblem
 from slrt_dask.dual.working_set import Places
 from slrt_dask.engine.base import Engine
-from slrt_dask.engine.embedded import EmbeddedStore
-from slrt_dask.kernels.windows import Embedding
 from slrt_dask.linear import Linear
 
 MOST_PARTS, PART_ENTRIES = 256, 2**19

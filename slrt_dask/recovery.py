@@ -1,4 +1,4 @@
-"""What to do when workers are lost or join: load again on those that are there, and go on.
+"""What to do when workers are lost: load again on those that are there, and go on.
 
 State on workers is not recomputed by dask; a fit begins again from its newest checkpoint, or from
 its start where it has none. Either way it ends with the answer of an undisturbed run.
@@ -25,10 +25,6 @@ PATIENCE_SECONDS = 60.0
 RETRY_SECONDS = 0.2
 
 
-class WorkersJoined(Exception):
-    """Not an error: a fit stopped at a checkpoint, to go on with more workers."""
-
-
 def persist(
     attempt: Callable[[], Result],
     connection: Connection | None,
@@ -51,9 +47,6 @@ def persist(
     while True:
         try:
             return attempt()
-        except WorkersJoined as news:
-            safe = reached()
-            _note(events, f"{news}; went on from {unit} {safe}", logging.INFO)
         except (StateLost, ClusterLost, NoWorkers) as error:
             if connection is None:
                 raise
@@ -65,7 +58,7 @@ def persist(
                     f"workers were lost {failures} times without a new {unit} in between, the "
                     f"last time because {error}; {remedy}"
                 ) from error
-            _note(events, f"{error}; began again from {unit} {max(safe, 0)}", logging.WARNING)
+            _note(events, f"{error}; began again from {unit} {max(safe, 0)}")
             _clear_frames(error)
             wait_until_placed(connection, plan, remedy)
 
@@ -95,6 +88,6 @@ def _clear_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _note(events: list[str], event: str, level: int) -> None:
-    logger.log(level, "%s", event)
+def _note(events: list[str], event: str) -> None:
+    logger.warning("%s", event)
     events.append(event)

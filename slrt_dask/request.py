@@ -7,7 +7,6 @@ import functools
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -16,24 +15,24 @@ import distributed
 from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 
+from slrt_dask.blas import SingleBlasThread
 from slrt_dask.combining import Constraints, constraints_of
 from slrt_dask.config import MODES, FitSettings
 from slrt_dask.connection import Connection
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.dual.costs import CouplingSize, SlabCosts, plan_fit
+from slrt_dask.dual.hankel.costs import EmbeddedCosts, plan_embedded
+from slrt_dask.dual.hankel.embedded import EmbeddedStore
 from slrt_dask.dual.mode_effects import subtract_effects
+from slrt_dask.dual.numbering import number_fibres
 from slrt_dask.dual.offsets import Offset
-from slrt_dask.engine.amounts import CouplingSize
-from slrt_dask.engine.assignment import Streaming
-from slrt_dask.engine.base import Engine
-from slrt_dask.engine.blas import SingleBlasThread
+from slrt_dask.engine.base import Engine, LocalEngine
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.embedded import EmbeddedStore
-from slrt_dask.engine.local import LocalEngine
-from slrt_dask.engine.placement import Place, cluster_places
-from slrt_dask.engine.plan import Plan, plan_embedded, plan_fit
+from slrt_dask.engine.plan import Plan, WorkerPlan
+from slrt_dask.engine.share import Assignment
+from slrt_dask.engine.watch import Place, cluster_places
 from slrt_dask.errors import InvalidInput, StateLost
 from slrt_dask.losses import Spread, spread_of
-from slrt_dask.newcomers import Newcomers
 from slrt_dask.pipeline import Fit
 from slrt_dask.posing import embedded
 from slrt_dask.runs import Start
@@ -78,20 +77,17 @@ class Request:
         plan = self.plan()
         logger.info("plan\n%s", plan)
         self._tell_who_is_left_out(plan)
-        began = time.monotonic()
         # A BLAS that starts threads for the driver's small matrices leaves them spinning on the
         # cores which the kernels need: two threads were then no faster than one.
         with SingleBlasThread(), self._engine(plan) as engine:
-            newcomers = None
-            if self.connection is not None:
-                newcomers = Newcomers(self._plan_anew, plan, time.monotonic() - began)
+            if self.settings.tau is None:
+                number_fibres(engine)
             yield Fit.of(
                 engine,
                 self.settings,
                 self._subtracted(engine),
                 self.validation,
                 plan,
-                newcomers,
                 self.start,
             )
 
@@ -101,11 +97,6 @@ class Request:
             if left_out > 0:
                 which = "worker is" if left_out == 1 else "workers are"
                 logger.warning("%d %s too small for a share and left out", left_out, which)
-
-    def _plan_anew(self) -> Plan:
-        assert self.connection is not None
-        self.connection.ask_for_lost_workers()
-        return self.plan()
 
     @functools.cached_property
     def _spread(self) -> Spread:
@@ -140,35 +131,25 @@ class Request:
         return self.validation if self.settings.tau is None else None
 
     def _engine(self, plan: Plan) -> Engine:
-        if self.connection is not None:
-            return ClusterEngine(
-                embedded(self.store, self.settings),
-                self.connection.client,
-                precision=self.settings.precision,
-                offset=self._middle,
-                validation=self._beside,
-                streamed={
-                    str(worker.place.address): worker.block_entries
-                    for worker in plan.workers
-                    if worker.block_entries is not None
-                },
-                places=[worker.place for worker in plan.workers],
-                tiles=plan.tiles,
-                sections=plan.sections,
-            )
-        here = plan.workers[0]
-        streaming = None
-        if here.block_entries is not None:
-            streaming = Streaming(here.block_entries, dask.config.get("temporary-directory", None))
-        return LocalEngine(
-            embedded(self.store, self.settings),
-            threads=here.place.threads,
-            precision=self.settings.precision,
-            offset=self._middle,
-            validation=self._beside,
-            streaming=streaming,
-            tiles=plan.tiles,
-            sections=plan.sections,
+        if self.connection is None:
+            return LocalEngine(self._assignment(plan.workers[0]))
+        assignments = {
+            str(worker.place.address): self._assignment(worker) for worker in plan.workers
+        }
+        return ClusterEngine(self.connection.client, assignments)
+
+    def _assignment(self, worker: WorkerPlan) -> Assignment:
+        store = embedded(self.store, self.settings)
+        return Assignment(
+            store,
+            worker.partitions,
+            worker.place.threads,
+            self.settings.precision,
+            self._middle,
+            self._beside,
+            worker.block_entries,
+            dask.config.get("temporary-directory", None),
+            store if isinstance(store, EmbeddedStore) else None,
         )
 
 
@@ -204,35 +185,29 @@ def plan_of(
     coupling = coupling_of(store, constraints)
     held = embedded(store, settings)
 
-    def planned(places: list[Place], extra: int | None, divisible: bool = False) -> Plan:
-        value_bytes = 8 if settings.precision == "float64" else 4
+    value_bytes = 8 if settings.precision == "float64" else 4
+
+    def planned(places: list[Place], extra: int | None) -> Plan:
         if isinstance(held, EmbeddedStore):
-            return plan_embedded(held, settings.ranks, places=places, value_bytes=value_bytes)
-        return plan_fit(
+            return plan_embedded(EmbeddedCosts(held, settings.ranks, value_bytes), places)
+        costs = SlabCosts(
             store.header,
             settings.ranks,
-            places=places,
-            value_bytes=value_bytes,
-            held_out=held_out,
-            extra=extra,
+            value_bytes,
+            held_out,
+            extra,
             coupling=coupling,
             hessian=settings.method == "rtr",
             alternating=settings.inner == "alternating",
-            divisible=divisible,
         )
+        return plan_fit(costs, places)
 
     *generous, least = working_sets(store, constraints)
     for extra in generous:
         plan = _on_those_that_fit(functools.partial(planned, extra=extra), places)
         if plan.in_memory:
             return plan
-    plan = _on_those_that_fit(functools.partial(planned, extra=least), places)
-    # Bounds, rows, Huber's loss and Hessian products need the sums of all fibres at once. And a
-    # small worker that the others can do without should not have all of them make sections.
-    whole = constraints or settings.huber is not None or settings.method == "rtr"
-    if whole or plan.worth >= 1.0:
-        return plan
-    return _on_those_that_fit(functools.partial(planned, extra=least, divisible=True), places)
+    return _on_those_that_fit(functools.partial(planned, extra=least), places)
 
 
 def working_sets(store: ObservationStore, constraints: Constraints) -> list[int | None]:

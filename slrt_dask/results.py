@@ -17,7 +17,6 @@ from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import Evaluation
-from slrt_dask.dual.sectioned_sums import SectionedWriteFibreSums
 from slrt_dask.dual.working_set import partition_extents
 from slrt_dask.dual.writing import (
     SLICES_ARRAY,
@@ -27,7 +26,6 @@ from slrt_dask.dual.writing import (
     write_dual_partitions,
     write_extra,
 )
-from slrt_dask.engine.program import Program
 from slrt_dask.model_files import EFFECTS_ARRAY, ModelHeader
 from slrt_dask.optim.loop import Outcome
 from slrt_dask.optim.records import IterationRecord
@@ -98,10 +96,7 @@ def _write_dual(fit: Fit, path: str, header: ModelHeader, evaluation: Evaluation
 
     def write_sums(group: str) -> dict[str, int]:
         what = evaluation.dual.name, Factors.of(evaluation.point), store.slab_mode, group
-        program: Program = WriteFibreSums(*what, marked)
-        if engine.sections > 1:
-            program = SectionedWriteFibreSums(*what, engine.sections, engine.fibre_count)
-        checksums: dict[str, int] = engine.run(program)
+        checksums: dict[str, int] = engine.run(WriteFibreSums(*what, marked))
         if marked:
             for written in engine.on_shares(write_extra, group):
                 checksums.update(written)

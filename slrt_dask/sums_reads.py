@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from slrt_dask.data.read_cache import ReadCache
 from slrt_dask.dual.operator import Matrix
 from slrt_dask.dual.writing import SUMS_ARRAY, read_rows, rows_at_once
-from slrt_dask.engine.amounts import RUNTIME_BYTES
+from slrt_dask.engine.plan import RUNTIME_BYTES
 from slrt_dask.errors import StoreCorrupt
-from slrt_dask.kernels.rows import padded_width
+from slrt_dask.kernels.simd import padded_width
 
 KEPT_BYTES = 2**27
 """Of all models' sums, at least."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from slrt_dask import __version__
-from slrt_dask.engine.spending import ProcessMemory
 from slrt_dask.history import read_history
 from slrt_dask.runs import USAGE, replace_file
+from slrt_dask.spending import ProcessMemory
 
 FORMAT_VERSION = 1
 LIBRARIES = ("numpy", "numba", "scipy", "dask", "distributed", "zarr")

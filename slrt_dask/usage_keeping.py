@@ -10,10 +10,10 @@ from pathlib import Path
 
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.plan import Plan, WorkerPlan
-from slrt_dask.engine.spending import Cause, ProcessMemory, ShareSpending
 from slrt_dask.errors import ClusterLost, StateLost
 from slrt_dask.optim.method import MethodState
 from slrt_dask.optim.records import IterationRecord
+from slrt_dask.spending import Cause, ProcessMemory, ShareSpending
 from slrt_dask.usage import PlaceUsage, Seconds, Usage, read_usage, write_usage
 
 WRITE_SECONDS = 10.0

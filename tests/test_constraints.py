@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from slrt_dask.engine.placement import Place
 
 import slrt_dask as slrt
 from slrt_dask import constraints
 from slrt_dask.combining import constraints_of
 from slrt_dask.constraints import Bounds, bounds_of
-from slrt_dask.engine.placement import Place
 from slrt_dask.engine.plan import plan_fit
 from slrt_dask.errors import InvalidConfig, InvalidInput
 from slrt_dask.optim import StopReason

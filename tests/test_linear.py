@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import sparse
+from slrt_dask.engine.costs import COEFFICIENT_BYTES
 from threadpoolctl import threadpool_limits
 
 import slrt_dask as slrt
 from slrt_dask.combining import constraints_of
 from slrt_dask.config import FitSettings
 from slrt_dask.constraints import Bounds
-from slrt_dask.engine.costs import COEFFICIENT_BYTES
 from slrt_dask.errors import InvalidConfig, InvalidInput, MemoryBudgetExceeded, StoreNotFound
 from slrt_dask.request import plan_of
 from tests.linear_examples import (

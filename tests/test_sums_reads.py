@@ -17,11 +17,11 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from slrt_dask.engine.amounts import RUNTIME_BYTES
 
 import slrt_dask as slrt
 from slrt_dask import completed_chunks, model_reads, sums_reads
 from slrt_dask.dual import writing
-from slrt_dask.engine.amounts import RUNTIME_BYTES
 from slrt_dask.errors import StoreCorrupt
 from tests.oracles.dense import random_problem
 

@@ -9,12 +9,12 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-
-import slrt_dask as slrt
-from slrt_dask.config import FitSettings
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.spending import Cause, ProcessMemory, Stopwatch, peak_bytes
+
+import slrt_dask as slrt
+from slrt_dask.config import FitSettings
 from slrt_dask.errors import ClusterLost, StateLost
 from slrt_dask.request import Request
 from slrt_dask.usage import PlaceUsage, Seconds, Usage, read_usage, read_versions, write_usage

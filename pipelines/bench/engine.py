@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from kernels import CUBE, CUBE_ENTRIES, CUBE_RANKS, LARGE, LARGE_ENTRIES, product_on
 from measuring import Row, in_turns, spinning
+from slrt_dask.dual.inner import ConjugateGradient
+from slrt_dask.engine.chains import Chain
+from slrt_dask.engine.local import LocalEngine
 
 import slrt_dask as slrt
 from slrt_dask.data import from_batches, low_rank_observations
 from slrt_dask.dual import inner, iteration, operator
-from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
-from slrt_dask.engine.chains import Chain
-from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.share import Share
 
 ITERATIONS = 20

@@ -15,10 +15,10 @@ import numpy as np
 from csr import csr_product
 from measuring import Row, bandwidth, in_turns
 from plain import plain_product, plain_room
+from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.data import from_batches, low_rank_observations
 from slrt_dask.dual.operator import Factors, add_crossing, add_local, crossing_sums
-from slrt_dask.engine.local import LocalEngine
 
 CUBE, CUBE_RANKS, CUBE_ENTRIES = (145, 145, 200), (10, 10, 5), 420_500
 LARGE, LARGE_ENTRIES = (1000, 1000, 100), 10_000_000

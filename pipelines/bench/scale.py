@@ -32,6 +32,10 @@ from typing import Any
 import dask
 import numpy as np
 from distributed import Client, LocalCluster
+from slrt_dask.dual.inner import ConjugateGradient
+from slrt_dask.dual.sectioned_solve import in_sections
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.placement import cluster_places
 from threadpoolctl import threadpool_limits
 
 import slrt_dask as slrt
@@ -40,13 +44,9 @@ from slrt_dask.dask_settings import SETTINGS
 from slrt_dask.data import from_batches, low_rank_observations
 from slrt_dask.data.budget import ingest_bytes
 from slrt_dask.data.ingest import PARTITION_ENTRIES
-from slrt_dask.dual.inner import ConjugateGradient
 from slrt_dask.dual.operator import Factors
-from slrt_dask.dual.sectioned_solve import in_sections
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.local import LocalEngine
-from slrt_dask.engine.placement import cluster_places
 from slrt_dask.engine.plan import readable
 from slrt_dask.engine.program import run_rounds
 from slrt_dask.request import plan_of

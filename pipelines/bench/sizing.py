@@ -9,10 +9,10 @@ rate that was measured (README.md of this folder), divided by the cores. The tab
 from __future__ import annotations
 
 import click
+from slrt_dask.engine.placement import Place
 
 from slrt_dask.cli.options import WHOLE_NUMBERS
 from slrt_dask.data.header import PartitionInfo, StoreHeader
-from slrt_dask.engine.placement import Place
 from slrt_dask.engine.plan import Plan, plan_fit, readable
 
 SHAPES = {

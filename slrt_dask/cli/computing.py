@@ -141,8 +141,7 @@ def _limit_suspected(memory_limit: str | None) -> Iterator[None]:
     except (ClusterLost, NoWorkers) as error:
         if memory_limit is None:
             raise
-        from slrt_dask.engine.amounts import RUNTIME_BYTES
-        from slrt_dask.engine.plan import readable
+        from slrt_dask.engine.plan import RUNTIME_BYTES, readable
 
         what = "no worker is left" if isinstance(error, NoWorkers) else str(error)
         raise type(error)(

@@ -277,7 +277,7 @@ def _watched(
 
 def _tell_of_idle_workers(store: ObservationStore, client: Any) -> None:
     """Say that there are fewer partitions than workers, if so, and what to do about it."""
-    from slrt_dask.engine.placement import cluster_places
+    from slrt_dask.engine.watch import cluster_places
 
     busy, workers = len(store.partitions), len(cluster_places(client))
     if busy < workers:

@@ -86,6 +86,10 @@ class ObservationStore:
         """What each partition holds: its name, how many entries, of which slices."""
         return self.header.partitions
 
+    def slices_of(self, number: int) -> tuple[int, int]:
+        """The slices that belong to a partition, those without entries included."""
+        return self.header.slices_of(number)
+
     @property
     def dimension_names(self) -> tuple[str, ...] | None:
         """Names of the modes, where the input had some."""

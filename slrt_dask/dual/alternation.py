@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.bounds import MARKS
-from slrt_dask.dual.inner_rounds import NO_SUMS, Sums
 from slrt_dask.dual.newton_steps import BoundedOutcome, BoundedSteps, Stage
 from slrt_dask.dual.operator import add_crossing
+from slrt_dask.dual.solve import NO_SUMS, Sums
 from slrt_dask.engine.block import Block, Vector
 from slrt_dask.engine.program import Finished
 from slrt_dask.kernels import alternation as turns
@@ -161,7 +161,7 @@ class AlternatingSolve(BoundedSteps):
     def _next_iteration(self, message: Turn, rr: float, rw: float) -> Turn:
         """One more conjugate step for z, or the last one of its turn."""
         assert message.sums is not None
-        flat = np.ascontiguousarray(message.sums).reshape(-1)
+        flat = message.sums.reshape(-1)
         curvature = rw + self.weights[self.slab_mode] * vectors.dot(flat, flat)
         fresh = message.fresh or message.alpha == 0.0
         beta = 0.0 if fresh else rr / message.squared_residual

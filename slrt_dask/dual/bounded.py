@@ -34,6 +34,7 @@ from slrt_dask.dual.bounds import (
 from slrt_dask.dual.coupling import LinearRows, RowTotals, couple, scale_rows
 from slrt_dask.dual.newton import BoundedSolve
 from slrt_dask.dual.newton_steps import BoundedOutcome
+from slrt_dask.dual.numbering import number_fibres
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import Evaluation, InnerSummary
 from slrt_dask.dual.rows import Rows
@@ -300,5 +301,5 @@ class BoundedProblem(BoundedCertificates):
                 f"there is room for {self._most_extra:,}; raise the memory limit, or bound only "
                 f"where='observed'"
             )
-        self.engine.number_fibres()
+        number_fibres(self.engine)
         self.engine.run(Mark(mark))

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.inner_rounds import NO_SUMS, Sums
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.dual.rows import RowVector, add_multipliers, products_of
+from slrt_dask.dual.solve import NO_SUMS, Sums
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Finished, OneRound, Program
+from slrt_dask.engine.program import OneRound, Program, Rounds, Sweep
 from slrt_dask.kernels import bounds as passes
 
 MARKS = "marks"
@@ -68,9 +68,7 @@ class Mark(OneRound):
 
     mark: int
 
-    label = "mark"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+    def step(self, block: Block, total: Any) -> tuple[int]:
         marks = block.changing(MARKS)
         marks[marks == 0.0] = self.mark
         return (block.entries + (total[0] if total else 0),)
@@ -82,9 +80,7 @@ class CountOutside(OneRound):
 
     bounds: BoundVectors
 
-    label = "outside"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+    def step(self, block: Block, total: Any) -> tuple[int]:
         places, lower, upper = self.bounds.of(block)
         both = passes.OBSERVED + passes.BOUNDED
         meant = (block.vector(MARKS).astype(np.int64) & both) == both
@@ -98,9 +94,7 @@ class Clear(OneRound):
 
     names: tuple[str, ...]
 
-    label = "clear"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+    def step(self, block: Block, total: Any) -> tuple[int]:
         for name in self.names:
             block.fresh(name)[:] = 0.0
         return (0,)
@@ -120,9 +114,7 @@ class MoveCentre(OneRound):
     twice_c: float
     rows: RowVector | None = None
 
-    label = "multipliers"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[float]:
+    def step(self, block: Block, total: Any) -> tuple[float]:
         squares, _ = passes.multipliers(
             block.vector(MARKS), *self.bounds.of(block), block.values, block.vector(self.centre),
             own_part(block, self.dual, self.rows, self.bounds), self.twice_c, self.bounds.penalty,
@@ -139,9 +131,7 @@ class Mix(OneRound):
     other: str
     part: float
 
-    label = "mix"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+    def step(self, block: Block, total: Any) -> tuple[int]:
         vector = block.changing(self.vector)
         vector *= 1.0 - self.part
         vector += self.part * block.vector(self.other)
@@ -179,21 +169,20 @@ class MeasureBounded(Program):
     twice_c: float
     rows: RowVector | None = None
 
-    label = "measure"
+    def rounds(self) -> Rounds:
+        sums, _ = yield Sweep(MeasureBounded._product)
+        rows, found = yield Sweep(MeasureBounded._measure, (sums,))
+        misfit, z_dot_z, overlap, middle_misfit, violation, slack = map(float, found)
+        return BoundedProducts(misfit, z_dot_z, overlap, middle_misfit, violation, slack, rows)
 
-    def first(self) -> None:
-        return None
+    def _product(self, block: Block, total: Sums | None) -> Sums:
+        x, w = block.vector(self.dual), block.fresh("w")
+        add_local(block, self.factors, self.factors, self.weights, x, w, shift=0.0)
+        return crossing_sums(block, self.factors, x, total and total[0]), np.zeros(6)
 
-    def step(self, block: Block, message: Matrix | None, total: Sums | None) -> Sums:
-        x = block.vector(self.dual)
-        if message is None:
-            w = block.fresh("w")
-            w[:] = 0.0
-            add_local(block, self.factors, self.factors, self.weights, x, w)
-            sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
-            return sums, np.zeros(6)
+    def _measure(self, block: Block, total: Sums | None, sums: Matrix) -> Sums:
         w = block.changing("w")
-        add_crossing(block, self.factors, self.weights, message, w)
+        add_crossing(block, self.factors, self.weights, sums, w)
         found = passes.certified_sums(
             block.vector(MARKS), *self.bounds.of(block), self.bounds.middle, block.values,
             own_part(block, self.dual, self.rows, self.bounds), w, self.twice_c,
@@ -209,16 +198,6 @@ class MeasureBounded(Program):
         scalars = left[1] + right[1]
         scalars[VIOLATION] = max(left[1][VIOLATION], right[1][VIOLATION])
         return sums, scalars
-
-    def advance(self, message: Matrix | None, total: Sums) -> Matrix | Finished:
-        if message is None:
-            return total[0]
-        misfit, z_dot_z, overlap, middle_misfit, violation, slack = map(float, total[1])
-        return Finished(
-            BoundedProducts(
-                misfit, z_dot_z, overlap, middle_misfit, violation, slack, rows=total[0]
-            )
-        )
 
 
 def own_part(block: Block, dual: str, rows: RowVector | None, bounds: BoundVectors) -> Vector:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slrt_dask.dual.inner_rounds import InnerOutcome
+from slrt_dask.dual.solve import InnerOutcome
 from slrt_dask.optim.manifold import Point
 
 

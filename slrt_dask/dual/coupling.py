@@ -7,20 +7,20 @@ are held from then on, observed or not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.rows import Rows, RowVector
-from slrt_dask.engine.block import Block, Coupling
+from slrt_dask.dual.rows import Coupling, Rows, RowVector
+from slrt_dask.dual.working_set import resupported
+from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import OneRound
-from slrt_dask.engine.resting import Contents
 from slrt_dask.engine.share import Share
 from slrt_dask.errors import InvalidInput
-from slrt_dask.kernels.blocks import IndexColumns, fibre_keys
+from slrt_dask.kernels.blocks import fibre_keys
 
 
 @dataclass(frozen=True)
@@ -83,35 +83,28 @@ def couple(share: Share, stores: tuple[RowStore, ...]) -> int:
     Returns how many entries beyond the store's there are then.
     """
     store, mode = share.assignment.store, share.assignment.store.slab_mode
-    found: dict[tuple[int, int], tuple[NDArray[Any], ...]] = {}
 
-    def change(contents: Contents, wanted: IndexColumns | None) -> tuple[None, IndexColumns]:
-        block = contents.block
+    def change(block: Block) -> Block:
         pieces = [rows.in_slices(mode, block.slices) for rows in stores]
         places = np.concatenate([piece[0] for piece in pieces], axis=1)
         keys = fibre_keys(tuple(places), store.shape, ())
         numbers, values = (np.concatenate([piece[k] for piece in pieces]) for k in (1, 2))
-        found[block.partition, block.position] = keys, numbers, values
         _, once = np.unique(keys, return_index=True)
         there = fibre_keys(block.columns, store.shape, ())
-        return None, tuple(places[:, once[~np.isin(keys[once], there)]])
+        block = resupported(block, mode, None, tuple(places[:, once[~np.isin(keys[once], there)]]))
+        held = fibre_keys(block.columns, store.shape, ())
+        return replace(block, coupling=_coupling(held, keys, numbers, values))
 
-    share.change_support(change)
-    extra = 0
-    for resting in share.blocks:
-        held = fibre_keys(resting.columns(), store.shape, ())
-        resting.coupling = _coupling(held, *found[resting.partition, resting.position])
-        extra += int(resting.extra().sum())
-    return extra
+    return share.change_support(change)
 
 
 def scale_rows(share: Share, factors: RowVector) -> None:
     """Multiply every row by a factor."""
-    for resting in share.blocks:
-        held = resting.coupling
+    for block in share.opened():
+        held = block.coupling
         if held is not None:
             scaled = held.coefficients * factors[held.rows]
-            resting.coupling = Coupling(held.positions, held.rows, scaled)
+            block.coupling = replace(held, coefficients=scaled)
 
 
 @dataclass(frozen=True)
@@ -120,9 +113,7 @@ class RowTotals(OneRound):
 
     count: int
 
-    label = "rows"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[RowVector, RowVector]:
+    def step(self, block: Block, total: Any) -> tuple[RowVector, RowVector]:
         sums, squares = total or (np.zeros(self.count), np.zeros(self.count))
         held = block.coupling
         if held is not None:

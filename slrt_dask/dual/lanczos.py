@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.engine.costs import CERTIFICATE_WIDTH
+from slrt_dask.dual.costs import CERTIFICATE_WIDTH
 
 Vectors = tuple[NDArray[np.float64], ...]
 Multiply = Callable[[Vectors], Vectors]

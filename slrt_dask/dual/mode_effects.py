@@ -31,7 +31,7 @@ from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.sampling import huber_roots
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.block import VALUES, Block
-from slrt_dask.engine.program import Finished, OneRound, Program
+from slrt_dask.engine.program import OneRound, Program, Rounds, Sweep
 from slrt_dask.kernels import additive
 
 Numbers = NDArray[np.float64]
@@ -85,9 +85,7 @@ class ResidualSums(OneRound):
     scale: float
     limit: float = math.inf
 
-    label = "offsets"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[Numbers, float]:
+    def step(self, block: Block, total: Any) -> tuple[Numbers, float]:
         return _add_residuals(block, self.layout, self.unknowns, self.scale, self.limit, total)
 
 
@@ -110,17 +108,6 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """How far conjugate gradients are: where they go next, and how long their last residual was."""
-
-    reached: Fitted
-    residual: Numbers
-    direction: Numbers
-    length: float
-    made: int
-
-
-@dataclass(frozen=True)
 class Solve(Program):
     """Solve (XᵀX + diag ridge) unknowns = right by conjugate gradients, a round an iteration.
 
@@ -135,38 +122,30 @@ class Solve(Program):
     start: Fitted
     rtol: float
 
-    label = "offsets"
+    at_once = 8
 
-    def first(self) -> Steps | Finished:
-        residual = self.right - self.start.image - self.ridge * self.start.unknowns
-        return self._turned(Steps(self.start, residual, np.zeros_like(residual), np.inf, 0))
-
-    def sent(self, message: Steps | Finished) -> Numbers | Finished:
-        return message if isinstance(message, Finished) else message.direction
-
-    def step(self, block: Block, message: Numbers, total: Any) -> tuple[Numbers, float]:
-        return _add_residuals(block, self.layout, message, 0.0, math.inf, total)
-
-    def advance(self, message: Steps, total: Any) -> Steps | Finished:
-        direction, image = message.direction, -total[0]
-        moved = image + self.ridge * direction
-        length = message.length / float(direction @ moved)
-        at = message.reached
-        reached = Fitted(at.unknowns + length * direction, at.image + length * image)
-        return self._turned(
-            replace(message, reached=reached, residual=message.residual - length * moved)
-        )
-
-    def _turned(self, steps: Steps) -> Steps | Finished:
-        """The same with its next direction; finished if the residual is small enough."""
+    def rounds(self) -> Rounds:
         scales = self.counts + self.ridge
-        step = steps.residual / scales
-        length = float(steps.residual @ step)
         goal = self.rtol**2 * float(self.right @ (self.right / scales))
-        if length <= goal or steps.made == MOST_ITERATIONS:
-            return Finished(steps.reached)
-        direction = step + (length / steps.length) * steps.direction
-        return replace(steps, direction=direction, length=length, made=steps.made + 1)
+        unknowns, image = self.start.unknowns, self.start.image
+        residual = self.right - image - self.ridge * unknowns
+        direction, before = np.zeros_like(residual), math.inf
+        for _ in range(MOST_ITERATIONS):
+            step = residual / scales
+            length = float(residual @ step)
+            if length <= goal:
+                break
+            direction = step + (length / before) * direction
+            before = length
+            moved, _ = yield Sweep(Solve._product, (direction,))
+            along = length / float(direction @ (self.ridge * direction - moved))
+            unknowns, image = unknowns + along * direction, image - along * moved
+            residual = residual - along * (self.ridge * direction - moved)
+        return Fitted(unknowns, image)
+
+    def _product(self, block: Block, total: Any, direction: Numbers) -> tuple[Numbers, float]:
+        """−XᵀX direction."""
+        return _add_residuals(block, self.layout, direction, 0.0, math.inf, total)
 
 
 @dataclass(frozen=True)
@@ -176,9 +155,7 @@ class Subtract(OneRound):
     layout: Layout
     unknowns: Numbers
 
-    label = "subtract"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+    def step(self, block: Block, total: Any) -> tuple[int]:
         model = self.layout.starts, self.unknowns
         additive.subtract(block.columns, *model, block.changing(VALUES))
         if block.queries is not None and block.query_values is not None:
@@ -196,9 +173,7 @@ class HeldOutErrors(OneRound):
     kind: Kind = SINGLY
     delta: float | None = None
 
-    label = "validate"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[Any, Any]:
+    def step(self, block: Block, total: Any) -> tuple[Any, Any]:
         counts, squares = total or (0.0, 0.0)
         if block.queries is None or block.query_values is None or not len(block.query_values):
             return counts, squares

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.inner_rounds import NO_SUMS, Sums
 from slrt_dask.dual.newton_steps import BoundedOutcome, BoundedSteps, Stage
 from slrt_dask.dual.rows import RowState, RowVector
+from slrt_dask.dual.solve import NO_SUMS, Sums
 from slrt_dask.engine.program import Finished
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
@@ -124,7 +124,7 @@ class BoundedSolve(BoundedSteps):
 
     def _next_iteration(self, message: Stage, rr: float, rw: float) -> Stage:
         assert message.sums is not None
-        flat = np.ascontiguousarray(message.sums).reshape(-1)
+        flat = message.sums.reshape(-1)
         curvature = rw + self.weights[self.slab_mode] * vectors.dot(flat, flat)
         if message.rows is not None:
             squares, diagonal = message.rows.energies()

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from slrt_dask.dual.bounds import MARKS, BoundVectors, take_out_rows
-from slrt_dask.dual.inner_rounds import NO_SUMS, Sums
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.dual.rows import Rows, RowState, RowVector, add_multipliers, products_of
+from slrt_dask.dual.solve import NO_SUMS, Sums
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Program
+from slrt_dask.engine.program import StateMachine
 from slrt_dask.kernels import bounds as passes
 from slrt_dask.kernels import vectors
 
@@ -71,7 +71,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class BoundedSteps(Program):
+class BoundedSteps(StateMachine):
     """Solve for the vector `solution`, to ‖r‖ ≤ tolerance, starting from the vector `start`.
 
     centre : name of the multipliers' centre
@@ -91,8 +91,6 @@ class BoundedSteps(Program):
     max_iterations: int
     rows: Rows | None = None
     rows_start: RowVector | None = None
-
-    label = "solve"
     begins_with_image: ClassVar[tuple[str, ...]] = (
         "begin",
         "retreat",

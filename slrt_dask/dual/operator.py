@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.kernels import sweeps, tiles
-from slrt_dask.kernels.rows import lanes_for, pad_columns
+from slrt_dask.kernels import sweeps
+from slrt_dask.kernels.simd import lanes_for, pad_columns
 
 Matrix = NDArray[np.float64]
 
@@ -70,16 +70,6 @@ def add_local(
     shift : if given, out is shift · x before, whatever it was
     """
     index, energy, fresh = block.index, 0.0, shift is not None
-    if block.tiles:
-        gathers, scatters = (
-            tuple(factors.padded[mode] for mode in index.local_modes)
-            for factors in (gather, scatter)
-        )
-        return tiles.apply_tiles(
-            index.starts, index.fibres[index.slab_mode], x, gathers, scatters,
-            tuple(weights[mode] for mode in index.local_modes), block.buffers.array, out,
-            fresh, shift or 0.0,
-        )  # fmt: skip
     for mode in index.local_modes:
         width = gather.width(mode)
         apply = sweeps.apply_runs if mode == index.mode_in_runs else sweeps.apply_slices
@@ -92,18 +82,12 @@ def add_local(
     return energy
 
 
-def empty_sums(block: Block, factors: Factors) -> Matrix:
-    """Zeros for the slab mode's fibre sums, (fibres, width)."""
-    mode = block.index.slab_mode
-    return np.zeros((block.index.buffer_rows[mode], factors.width(mode)))
-
-
 def crossing_sums(block: Block, factors: Factors, x: Vector, sums: Matrix | None = None) -> Matrix:
     """The slab mode's fibre sums, (fibres, width), with this block's part added to them."""
     index, mode = block.index, block.index.slab_mode
     width = factors.width(mode)
     if sums is None:
-        sums = empty_sums(block, factors)
+        sums = np.zeros((index.buffer_rows[mode], width))
     sweeps.fibre_sums(
         index.rows[mode], index.fibres[mode], x, factors.padded[mode], lanes_for(width), sums
     )
@@ -116,12 +100,6 @@ def add_crossing(
     """out += λ_p X ×_p scatter_p gather_pᵀ, given the slab mode's complete fibre sums."""
     index, mode = block.index, block.index.slab_mode
     sweeps.sample(
-        index.rows[mode], index.fibres[mode], aligned(sums), scatter.padded[mode],
+        index.rows[mode], index.fibres[mode], sums, scatter.padded[mode],
         lanes_for(scatter.width(mode)), weights[mode], out,
     )  # fmt: skip
-
-
-def aligned(array: Matrix) -> Matrix:
-    """The array as the kernels need it: what came over a wire may be unaligned."""
-    flags = array.flags
-    return array if flags.carray else np.require(array, requirements=("C", "A"))

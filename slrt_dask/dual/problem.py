@@ -18,13 +18,10 @@ from numpy.typing import NDArray
 from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Bounds, Certificate
-from slrt_dask.dual.inner import ConjugateGradient
-from slrt_dask.dual.inner_rounds import InnerOutcome
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sampling import ValidationErrors
-from slrt_dask.dual.sectioned_solve import in_sections
-from slrt_dask.dual.sectioned_sums import SectionedRowSums, SectionedValidationErrors
+from slrt_dask.dual.solve import ConjugateGradients, InnerOutcome, Residual
 from slrt_dask.dual.start import ObservedRows
 from slrt_dask.dual.sums import (
     DerivativeRowSums,
@@ -34,7 +31,6 @@ from slrt_dask.dual.sums import (
     RowSums,
 )
 from slrt_dask.engine.base import Engine, VectorHandle
-from slrt_dask.engine.program import Program
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
@@ -199,8 +195,9 @@ class DualProblem:
 
     def certify(self, evaluation: Evaluation, *, rough: bool = False) -> Certificate:
         """Bounds on the distance to the global optimum, right however loose the inner solve is."""
-        residual, _ = self._solve(
-            Factors.of(evaluation.point), start=evaluation.dual, tolerance=0.0, max_iterations=0
+        factors, self.sweeps = Factors.of(evaluation.point), self.sweeps + 1
+        residual = self.engine.run(
+            Residual(factors, self.weights, self.shift, evaluation.dual.name)
         )
         row_sums = self.row_sums(evaluation.dual, evaluation.point)
         bounds = Bounds.of(evaluation.point, row_sums, residual, self.cost_weight, self.weights)
@@ -216,12 +213,8 @@ class DualProblem:
         self, evaluation: Evaluation, validation: ObservationStore, kind: Kind
     ) -> SquaredErrors:
         """Of held-out observations, which the blocks hold too; kind : what was held out."""
-        program: Program
-        what = evaluation.dual.name, Factors.of(evaluation.point), self.weights
-        if (sections := self.engine.sections) > 1:
-            program = SectionedValidationErrors(*what, sections, kind)
-        else:
-            program = ValidationErrors(*what, kind)
+        factors = Factors.of(evaluation.point)
+        program = ValidationErrors(evaluation.dual.name, factors, self.weights, kind)
         errors: SquaredErrors = self.engine.run(program)
         return errors
 
@@ -234,9 +227,7 @@ class DualProblem:
         self.sweeps += 1
         vector = self._observed() if dual is None else dual
         name = None if vector is None else vector.name
-        what, sections = (name, Factors.of(matrices), self._slab_mode), self.engine.sections
-        program = SectionedRowSums(*what, sections) if sections > 1 else RowSums(*what)
-        totals: Point = self.engine.run(program)
+        totals: Point = self.engine.run(RowSums(name, Factors.of(matrices), self._slab_mode))
         return totals
 
     def observed_rows(self) -> ObservedRows | None:
@@ -259,10 +250,9 @@ class DualProblem:
         start: VectorHandle | None,
         tolerance: float,
         right_hand_side: VectorHandle | None = None,
-        max_iterations: int | None = None,
     ) -> tuple[InnerOutcome, VectorHandle]:
         solution = self.engine.new_vector()
-        program = ConjugateGradient(
+        program = ConjugateGradients(
             factors,
             self.weights,
             self._slab_mode,
@@ -271,9 +261,8 @@ class DualProblem:
             None if start is None else start.name,
             None if right_hand_side is None else right_hand_side.name,
             tolerance,
-            self._max_inner_iterations if max_iterations is None else max_iterations,
+            self._max_inner_iterations,
         )
-        program = in_sections(program, self.engine.sections)
         outcome: InnerOutcome = self.engine.run(program)
         self.sweeps += outcome.sweeps
         return outcome, solution

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.bounds import MARKS, BoundVectors
-from slrt_dask.dual.inner_rounds import NO_SUMS
 from slrt_dask.dual.rows import Rows, RowVector, add_multipliers, products_of
+from slrt_dask.dual.solve import NO_SUMS
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Finished, Program, add_into
+from slrt_dask.engine.program import Finished, StateMachine, add_into
 from slrt_dask.kernels.bounds import BOUNDED, OBSERVED
 
 EXACT = 1e-14
@@ -95,7 +95,7 @@ class _Phase:
 
 
 @dataclass(frozen=True)
-class Repair(Program):
+class Repair(StateMachine):
     """Repair a tensor; the vector `change` is left behind.
 
     tensor : the name of the vector that has its entries; None for the middle of the bounds
@@ -105,8 +105,6 @@ class Repair(Program):
     rows: Rows
     change: str
     tensor: str | None
-
-    label = "repair"
 
     def first(self) -> _Phase:
         return _Phase("begin")

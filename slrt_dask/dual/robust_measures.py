@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished, OneRound, Program
+from slrt_dask.engine.program import OneRound, Program, Rounds, Sweep
 from slrt_dask.kernels import huber
 
 
@@ -20,9 +20,7 @@ class RobustSize(OneRound):
 
     delta: float
 
-    label = "norm"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[float]:
+    def step(self, block: Block, total: Any) -> tuple[float]:
         return (huber.total_loss(block.values, self.delta) + (total[0] if total else 0.0),)
 
 
@@ -33,9 +31,7 @@ class Limited(OneRound):
     delta: float
     target: str
 
-    label = "limit"
-
-    def step(self, block: Block, message: None, total: Any) -> tuple[int]:
+    def step(self, block: Block, total: Any) -> tuple[int]:
         np.clip(block.values, -self.delta, self.delta, out=block.fresh(self.target))
         return (0,)
 
@@ -59,24 +55,22 @@ class MeasureRobust(Program):
     weights: tuple[float, ...]
     delta: float
 
-    label = "measure"
+    def rounds(self) -> Rounds:
+        (sums,) = yield Sweep(MeasureRobust._product)
+        found, largest = yield Sweep(MeasureRobust._measure, (sums,))
+        loss, z_dot_z, overlap = map(float, found)
+        return RobustProducts(loss, z_dot_z, overlap, largest)
 
-    def first(self) -> None:
-        return None
+    def _product(self, block: Block, total: Any) -> tuple[Matrix]:
+        x, w = block.vector(self.dual), block.fresh("w")
+        add_local(block, self.factors, self.factors, self.weights, x, w, shift=0.0)
+        return (crossing_sums(block, self.factors, x, total and total[0]),)
 
-    def step(
-        self, block: Block, message: Matrix | None, total: Any
-    ) -> tuple[Matrix] | tuple[NDArray[np.float64], float]:
-        x = block.vector(self.dual)
-        if message is None:
-            w = block.fresh("w")
-            w[:] = 0.0
-            add_local(block, self.factors, self.factors, self.weights, x, w)
-            return (crossing_sums(block, self.factors, x, None if total is None else total[0]),)
+    def _measure(self, block: Block, total: Any, sums: Matrix) -> tuple[NDArray[np.float64], float]:
         w = block.changing("w")
-        add_crossing(block, self.factors, self.weights, message, w)
-        *sums, largest = huber.certified_sums(block.values, x, w, self.delta)
-        part = np.array(sums), float(largest)
+        add_crossing(block, self.factors, self.weights, sums, w)
+        *found, largest = huber.certified_sums(block.values, block.vector(self.dual), w, self.delta)
+        part = np.array(found), float(largest)
         return part if total is None else self.combine(total, part)
 
     def combine(self, left: Any, right: Any) -> Any:
@@ -84,10 +78,3 @@ class MeasureRobust(Program):
         if len(left) == 1:
             return super().combine(left, right)
         return left[0] + right[0], max(left[1], right[1])
-
-    def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
-        if message is None:
-            sums: Matrix = total[0]
-            return sums
-        loss, z_dot_z, overlap = map(float, total[0])
-        return Finished(RobustProducts(loss, z_dot_z, overlap, total[1]))

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.inner_rounds import NO_SUMS, Sums, missed_value
 from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
+from slrt_dask.dual.solve import NO_SUMS, Sums, missed_value
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished, StateMachine
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import huber, vectors
 
@@ -59,7 +59,7 @@ class RobustRound:
 
 
 @dataclass(frozen=True)
-class RobustSolve(Program):
+class RobustSolve(StateMachine):
     """Solve for the vector `solution`, to ‖r‖ ≤ tolerance, starting from the vector `start`.
 
     r here is how far entries are from their answers to w, in units of w
@@ -75,8 +75,6 @@ class RobustSolve(Program):
     start: str | None
     tolerance: float
     max_iterations: int
-
-    label = "solve"
 
     def first(self) -> RobustRound:
         return RobustRound("begin")
@@ -167,7 +165,7 @@ class RobustSolve(Program):
     def advance(self, message: RobustRound, total: Sums) -> RobustRound | Finished:
         sums, scalars = total
         if message.phase == "turn":
-            flat = np.ascontiguousarray(sums).reshape(-1)
+            flat = sums.reshape(-1)
             curvature = float(scalars[1]) + self.weights[self.slab_mode] * vectors.dot(flat, flat)
             alpha = float(scalars[0]) / curvature if curvature > 0.0 else 0.0
             return replace(message, phase="move", sums=sums, alpha=alpha, sweeps=message.sweeps + 1)

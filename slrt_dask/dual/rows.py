@@ -21,6 +21,22 @@ RowVector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Coupling:
+    """A block's part of the rows that couple entries with each other: see `kernels.coupling`.
+
+    positions : entries' numbers in the block;  rows : numbers of the rows
+    """
+
+    positions: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    coefficients: NDArray[np.float64]
+
+    @property
+    def nbytes(self) -> int:
+        return self.positions.nbytes + self.rows.nbytes + self.coefficients.nbytes
+
+
+@dataclass(frozen=True)
 class Rows:
     """lower ≤ A W ≤ upper, the rows of A having length one; ±∞ for no bound.
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.holding_out import SINGLY, Kind, SquaredErrors
 from slrt_dask.dual.offsets import Offset
-from slrt_dask.dual.operator import Factors, Matrix, aligned, crossing_sums
+from slrt_dask.dual.operator import Factors, Matrix, crossing_sums
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.kernels import sweeps
 from slrt_dask.kernels.blocks import (
     BlockIndex,
@@ -32,7 +32,7 @@ from slrt_dask.kernels.blocks import (
     build_queries,
     fibre_keys,
 )
-from slrt_dask.kernels.rows import lanes_for
+from slrt_dask.kernels.simd import lanes_for
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Model:
 
 def with_empty_row(sums: Matrix) -> Matrix:
     """Fibre sums with one more row of zeros, for fibres that hold no observation."""
-    return np.vstack([aligned(sums), np.zeros((1, sums.shape[1]))])
+    return np.vstack([sums, np.zeros((1, sums.shape[1]))])
 
 
 def sample_queries(
@@ -197,34 +197,24 @@ class ValidationErrors(Program):
     kind: Kind = SINGLY
     delta: float | None = None
 
-    label = "validate"
+    def rounds(self) -> Rounds:
+        (sums,) = yield Sweep(ValidationErrors._sums)
+        counts, squares = yield Sweep(ValidationErrors._errors, (with_empty_row(sums),))
+        none = SquaredErrors.none()
+        return SquaredErrors(none.counts + counts, none.squares + squares)
 
-    def first(self) -> None:
-        return None
+    def _sums(self, block: Block, total: Any) -> tuple[Matrix]:
+        return (crossing_sums(block, self.factors, block.vector(self.vector), total and total[0]),)
 
-    def step(self, block: Block, message: Matrix | None, total: Any) -> tuple[Any, ...]:
-        dual = block.vector(self.vector)
-        if message is None:
-            return (crossing_sums(block, self.factors, dual, total and total[0]),)
+    def _errors(self, block: Block, total: Any, sums: Matrix) -> tuple[Any, Any]:
         queries, wanted = block.query_index, block.query_values
         counts, squares = total or (0.0, 0.0)
         if queries is None or wanted is None:
             return counts, squares
-        found = sample_queries(block.index, queries, dual, self.factors, self.weights, message)
+        dual = block.vector(self.vector)
+        found = sample_queries(block.index, queries, dual, self.factors, self.weights, sums)
         missed = found - wanted
         if self.delta is not None:
             missed = huber_roots(missed, self.delta)
         errors = SquaredErrors.of(self.kind, queries.rows, missed)
         return counts + errors.counts, squares + errors.squares
-
-    def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
-        if message is None:
-            return with_empty_row(total[0])
-        return Finished(squared_errors(total))
-
-
-def squared_errors(total: tuple[Any, Any]) -> SquaredErrors:
-    """Errors from counts and squares that blocks have added up, if there were any."""
-    counts, squares = total
-    none = SquaredErrors.none()
-    return SquaredErrors(none.counts + counts, none.squares + squares)

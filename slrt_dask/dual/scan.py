@@ -18,7 +18,7 @@ from slrt_dask.dual.bounds import MARKS, BoundVectors
 from slrt_dask.dual.operator import Factors, Matrix, crossing_sums
 from slrt_dask.dual.sampling import Model, dense_chunk, with_empty_row
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.kernels.bounds import BOUNDED
 
 BOX_ENTRIES = 2**19
@@ -43,18 +43,19 @@ class Scan(Program):
     bounds: BoundVectors
     tolerance: float
 
-    label = "scan"
+    def rounds(self) -> Rounds:
+        sums, _ = yield Sweep(Scan._sums)
+        found, worst = yield Sweep(Scan._look, (with_empty_row(sums),))
+        return ScanOutcome(int(found), float(worst))
 
-    def first(self) -> None:
-        return None
+    def _sums(self, block: Block, total: Any) -> tuple[Matrix, float]:
+        x = block.vector(self.dual)
+        return crossing_sums(block, self.factors, x, total and total[0]), 0.0
 
-    def step(self, block: Block, message: Matrix | None, total: Any) -> tuple[Any, ...]:
-        if message is None:
-            x = block.vector(self.dual)
-            return (crossing_sums(block, self.factors, x, total and total[0]), 0.0)
+    def _look(self, block: Block, total: Any, sums: Matrix) -> tuple[int, float]:
         pieces, worst = [], 0.0
         for ranges in boxes(block.index.shape, block.index.slab_mode, block.slices):
-            missed = self._missed(block, message, ranges)
+            missed = self._missed(block, sums, ranges)
             worst = max(worst, float(missed.max(initial=0.0)))
             missed[self._looked_after(block, ranges)] = 0.0
             places = np.nonzero(missed > self.tolerance)
@@ -66,11 +67,6 @@ class Scan(Program):
 
     def combine(self, left: Any, right: Any) -> Any:
         return left[0] + right[0], max(left[1], right[1])
-
-    def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
-        if message is None:
-            return with_empty_row(total[0])
-        return Finished(ScanOutcome(int(total[0]), float(total[1])))
 
     def _missed(self, block: Block, sums: Matrix, ranges: tuple[range, ...]) -> NDArray[np.float64]:
         """By how much each entry of a box is outside its bounds."""

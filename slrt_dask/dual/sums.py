@@ -12,71 +12,49 @@ from typing import Any
 
 import numpy as np
 
-from slrt_dask.dual.operator import (
-    Factors,
-    Matrix,
-    add_crossing,
-    add_local,
-    aligned,
-    crossing_sums,
-)
+from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
 from slrt_dask.engine.block import VALUES, Block, Vector
-from slrt_dask.engine.program import Finished, OneRound, Program
+from slrt_dask.engine.program import OneRound, Program, Rounds, Sweep
 from slrt_dask.kernels import sweeps, vectors
-from slrt_dask.kernels.rows import lanes_for
+from slrt_dask.kernels.blocks import BlockIndex
+from slrt_dask.kernels.simd import lanes_for
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """The message of a second round: complete fibre sums, and what the first round summed."""
-
-    sums: tuple[Matrix, ...]
-    local_totals: tuple[Matrix, ...]
-
-
-class _TwoRoundRowSums(Program):
-    """Row sums of the local modes, then of the slab mode once its fibre sums are complete."""
-
-    factors: Factors
-    slab_mode: int
-    crossing_parts: int
-
-    label = "rows"
-
-    def first(self) -> None:
-        return None
-
-    def advance(self, message: Crossing | None, total: Any) -> Crossing | Finished:
-        if message is None:
-            return Crossing(total[: self.crossing_parts], total[self.crossing_parts :])
-        totals = list(message.local_totals)
-        totals.insert(self.slab_mode, total[0])
-        return Finished(self.factors.unpad(tuple(totals)))
-
-
-@dataclass(frozen=True)
-class RowSums(_TwoRoundRowSums):
+class RowSums(Program):
     """K matrices X_k (X_kᵀ F_k), X being the vector named (the observed values if None)."""
 
     vector: str | None
     factors: Factors
     slab_mode: int
 
-    crossing_parts = 1
+    def rounds(self) -> Rounds:
+        sums, *local = yield Sweep(RowSums._local)
+        (slab,) = yield Sweep(RowSums._slab, (sums,))
+        return self.factors.unpad((*local[: self.slab_mode], slab, *local[self.slab_mode :]))
 
-    def step(
-        self, block: Block, message: Crossing | None, total: tuple[Matrix, ...] | None
-    ) -> tuple[Matrix, ...]:
+    def _local(self, block: Block, total: Any) -> tuple[Matrix, ...]:
+        """The slab mode's fibre sums, and X_k (X_kᵀ F_k) of the other modes."""
+        index, x = block.index, block.vector(self.vector or VALUES)
+        totals = local_totals(self.factors, index) if total is None else total[1:]
+        for mode, rows in zip(index.local_modes, totals, strict=True):
+            matrix = self.factors.padded[mode]
+            width = matrix.shape[1]
+            in_runs = mode == index.mode_in_runs
+            add_rows = sweeps.row_sums_runs if in_runs else sweeps.row_sums_slices
+            add_rows(
+                index.starts, index.rows[mode], index.fibres[mode], x, matrix,
+                lanes_for(width), block.buffer(mode, width), rows,
+            )  # fmt: skip
+        return (crossing_sums(block, self.factors, x, total and total[0]), *totals)
+
+    def _slab(self, block: Block, total: Any, sums: Matrix) -> tuple[Matrix]:
         x = block.vector(self.vector or VALUES)
-        if message is not None:
-            return slab_row_sums(block, self.factors, [(x, message.sums[0])], total)
-        totals = local_row_sums(block, self.factors, x, None if total is None else total[1:])
-        sums = crossing_sums(block, self.factors, x, None if total is None else total[0])
-        return (sums, *totals)
+        return slab_row_sums(block, self.factors, [(x, sums)], total)
 
 
 @dataclass(frozen=True)
-class DerivativeRowSums(_TwoRoundRowSums):
+class DerivativeRowSums(Program):
     """Derivative of RowSums as the vector moves along `vector_dot`, factors along `direction`."""
 
     vector: str
@@ -85,17 +63,15 @@ class DerivativeRowSums(_TwoRoundRowSums):
     direction: Factors
     slab_mode: int
 
-    crossing_parts = 2
+    def rounds(self) -> Rounds:
+        sums, sums_dot, *local = yield Sweep(DerivativeRowSums._local)
+        (slab,) = yield Sweep(DerivativeRowSums._slab, (sums, sums_dot))
+        return self.factors.unpad((*local[: self.slab_mode], slab, *local[self.slab_mode :]))
 
-    def step(
-        self, block: Block, message: Crossing | None, total: tuple[Matrix, ...] | None
-    ) -> tuple[Matrix, ...]:
+    def _local(self, block: Block, total: Any) -> tuple[Matrix, ...]:
         x, x_dot = block.vector(self.vector), block.vector(self.vector_dot)
         index = block.index
-        if message is not None:
-            sums, sums_dot = message.sums
-            return slab_row_sums(block, self.factors, [(x, sums_dot), (x_dot, sums)], total)
-        totals = _local_totals(self.factors, index.local_modes) if total is None else total[2:]
+        totals = local_totals(self.factors, index) if total is None else total[2:]
         for mode, rows in zip(index.local_modes, totals, strict=True):
             matrix = self.factors.padded[mode]
             width = matrix.shape[1]
@@ -109,6 +85,10 @@ class DerivativeRowSums(_TwoRoundRowSums):
         sums_dot = crossing_sums(block, self.direction, x, before[1])
         return (sums, crossing_sums(block, self.factors, x_dot, sums_dot), *totals)
 
+    def _slab(self, block: Block, total: Any, sums: Matrix, sums_dot: Matrix) -> tuple[Matrix]:
+        x, x_dot = block.vector(self.vector), block.vector(self.vector_dot)
+        return slab_row_sums(block, self.factors, [(x, sums_dot), (x_dot, sums)], total)
+
 
 @dataclass(frozen=True)
 class HessianRightHandSide(Program):
@@ -120,29 +100,27 @@ class HessianRightHandSide(Program):
     direction: Factors
     weights: tuple[float, ...]
 
-    label = "rhs"
+    def rounds(self) -> Rounds:
+        (sums,) = yield Sweep(HessianRightHandSide._local)
+        (squares,) = yield Sweep(HessianRightHandSide._slab, (sums,))
+        return float(squares) ** 0.5
 
-    def first(self) -> None:
-        return None
+    @property
+    def _negative(self) -> tuple[float, ...]:
+        return tuple(-weight for weight in self.weights)
 
-    def step(self, block: Block, message: Matrix | None, total: Any) -> tuple[Any, ...]:
+    def _local(self, block: Block, total: Any) -> tuple[Matrix]:
         gather = self.factors.beside(self.direction)
         scatter = self.direction.beside(self.factors)
-        negative = tuple(-weight for weight in self.weights)
-        if message is None:
-            z, out = block.vector(self.vector), block.fresh(self.target)
-            out[:] = 0.0
-            add_local(block, gather, scatter, negative, z, out)
-            return (crossing_sums(block, gather, z, None if total is None else total[0]),)
-        out = block.changing(self.target)
-        add_crossing(block, scatter, negative, message, out)
-        return (vectors.dot(out, out) + (0.0 if total is None else total[0]),)
+        z, out = block.vector(self.vector), block.fresh(self.target)
+        add_local(block, gather, scatter, self._negative, z, out, shift=0.0)
+        return (crossing_sums(block, gather, z, total and total[0]),)
 
-    def advance(self, message: Matrix | None, total: Any) -> Matrix | Finished:
-        if message is None:
-            sums: Matrix = total[0]
-            return sums
-        return Finished(float(total[0]) ** 0.5)
+    def _slab(self, block: Block, total: Any, sums: Matrix) -> tuple[float]:
+        out = block.changing(self.target)
+        scatter = self.direction.beside(self.factors)
+        add_crossing(block, scatter, self._negative, sums, out)
+        return (vectors.dot(out, out) + (total[0] if total else 0.0),)
 
 
 @dataclass(frozen=True)
@@ -156,11 +134,7 @@ class RowMoments(OneRound):
     ones: str
     shape: tuple[int, ...]
 
-    label = "moments"
-
-    def step(
-        self, block: Block, message: None, total: tuple[Matrix, ...] | None
-    ) -> tuple[Matrix, ...]:
+    def step(self, block: Block, total: Any) -> tuple[Matrix, ...]:
         block.fresh(self.ones)[:] = 1.0
         squares = np.square(block.vector(self.vector or VALUES), dtype=np.float64)
         here = [
@@ -175,52 +149,28 @@ class RowMoments(OneRound):
 class NormOfObservations(Program):
     """‖y‖ over all blocks."""
 
-    label = "norm"
+    at_once = 1
 
-    def first(self) -> None:
-        return None
+    def rounds(self) -> Rounds:
+        (squares,) = yield Sweep(NormOfObservations._squares)
+        return float(squares) ** 0.5
 
-    def step(self, block: Block, message: None, total: tuple[float] | None) -> tuple[float]:
-        square = vectors.dot(block.values, block.values)
-        return (square if total is None else total[0] + square,)
-
-    def advance(self, message: None, total: Any) -> Finished:
-        return Finished(float(total[0]) ** 0.5)
-
-
-def local_row_sums(
-    block: Block, factors: Factors, x: Vector, totals: tuple[Matrix, ...] | None
-) -> tuple[Matrix, ...]:
-    """The totals, (n_k, width) for every local mode, with this block's X_k (X_kᵀ F_k) added."""
-    index = block.index
-    totals = _local_totals(factors, index.local_modes) if totals is None else totals
-    for mode, rows in zip(index.local_modes, totals, strict=True):
-        matrix = factors.padded[mode]
-        width = matrix.shape[1]
-        in_runs = mode == index.mode_in_runs
-        add_rows = sweeps.row_sums_runs if in_runs else sweeps.row_sums_slices
-        add_rows(
-            index.starts, index.rows[mode], index.fibres[mode], x, matrix,
-            lanes_for(width), block.buffer(mode, width), rows,
-        )  # fmt: skip
-    return totals
+    def _squares(self, block: Block, total: Any) -> tuple[float]:
+        return (vectors.dot(block.values, block.values) + (total[0] if total else 0.0),)
 
 
 def slab_row_sums(
-    block: Block,
-    factors: Factors,
-    terms: list[tuple[Vector, Matrix]],
-    total: tuple[Matrix, ...] | None,
+    block: Block, factors: Factors, terms: list[tuple[Vector, Matrix]], total: Any
 ) -> tuple[Matrix]:
     """The total, (n_p, width), with Σ over terms of X_p Tᵀ on this block's slab added to it."""
     index, mode = block.index, block.index.slab_mode
     rows = np.zeros_like(factors.padded[mode]) if total is None else total[0]
     for x, sums in terms:
         sweeps.row_sums(
-            index.rows[mode], index.fibres[mode], x, aligned(sums), lanes_for(rows.shape[1]), rows
+            index.rows[mode], index.fibres[mode], x, sums, lanes_for(rows.shape[1]), rows
         )
     return (rows,)
 
 
-def _local_totals(factors: Factors, modes: tuple[int, ...]) -> tuple[Matrix, ...]:
-    return tuple(np.zeros_like(factors.padded[mode]) for mode in modes)
+def local_totals(factors: Factors, index: BlockIndex) -> tuple[Matrix, ...]:
+    return tuple(np.zeros_like(factors.padded[mode]) for mode in index.local_modes)

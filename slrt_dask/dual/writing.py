@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from slrt_dask.data.layout import write_partition
 from slrt_dask.dual.bounds import MARKS
 from slrt_dask.dual.operator import Factors, crossing_sums
-from slrt_dask.dual.working_set import restore_extra
+from slrt_dask.dual.working_set import partition_columns, restore_extra
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.engine.share import Share
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.kernels.bounds import OBSERVED
@@ -38,14 +38,34 @@ EXTRA_ARRAY, SLICES_ARRAY = "extra_", "slice_counts_"
 CHUNK_BYTES = 2**24
 
 
+def partition_extra(share: Share, partition: int) -> NDArray[np.bool_]:
+    """Which of one partition's entries are not the store's."""
+    return np.concatenate([block.extra[piece] for block, piece in share.pieces(partition)])
+
+
+def partition_vector(share: Share, partition: int, name: str) -> NDArray[Any]:
+    """A named vector over one whole partition, in the store's order."""
+    pieces = share.pieces(partition)
+    return np.concatenate([block.vector(name)[piece] for block, piece in pieces])
+
+
+def put_partition_vector(share: Share, partition: int, name: str, values: NDArray[Any]) -> None:
+    """Set a named vector over one whole partition, given in the store's order."""
+    first = 0
+    for block, piece in share.pieces(partition):
+        count = piece.stop - piece.start
+        block.fresh(name)[piece] = values[first : first + count]
+        first += count
+
+
 def write_dual_partitions(share: Share, path: str, vector: str) -> dict[int, int]:
     """Write a share's part of a dual vector into a created store; checksums by partition."""
     checksums = {}
     for number in share.assignment.partitions:
-        columns = share.partition_columns(number)
+        columns = partition_columns(share, number)
         name = share.assignment.store.partitions[number].name
         checksums[number] = write_partition(
-            path, name, columns, share.partition_vector(number, vector)
+            path, name, columns, partition_vector(share, number, vector)
         )
     return checksums
 
@@ -54,7 +74,7 @@ def write_extra(share: Share, group: str) -> dict[str, int]:
     """Write which entries of a share's partitions are no observations; checksums by name."""
     checksums = {}
     for number in share.assignment.partitions:
-        bits = np.packbits(share.partition_extra(number))
+        bits = np.packbits(partition_extra(share, number))
         name = f"{EXTRA_ARRAY}{number:05d}"
         checksums[name] = write_array(group, name, bits)
     return checksums
@@ -64,8 +84,8 @@ def slice_counts(share: Share) -> tuple[NDArray[np.int64], ...]:
     """How many of a share's observations have each index, K arrays (n_k,)."""
     counts = tuple(np.zeros(length, dtype=np.int64) for length in share.assignment.store.shape)
     for number in share.assignment.partitions:
-        seen = ~share.partition_extra(number)
-        for count, column in zip(counts, share.partition_columns(number), strict=True):
+        seen = ~partition_extra(share, number)
+        for count, column in zip(counts, partition_columns(share, number), strict=True):
             count += np.bincount(column[seen], minlength=len(count))
     return counts
 
@@ -77,12 +97,12 @@ def write_dual_files(share: Share, directory: str, vectors: tuple[str, ...]) -> 
     """
     checksums = {}
     for number in share.assignment.partitions:
-        columns = share.partition_columns(number, extra=True)
+        columns = partition_columns(share, number, extra=True)
         extra = np.zeros((share.assignment.store.order, 0), dtype=np.int64)
         if columns:  # chunks of an embedded tensor have none
             extra = np.stack(columns).astype(np.int64)
         pieces = [np.array([extra.shape[1]]), extra]
-        pieces += [share.partition_vector(number, name) for name in vectors]
+        pieces += [partition_vector(share, number, name) for name in vectors]
         checksum = 0
         with open(_dual_file(share, directory, number), "wb") as file:
             for piece in pieces:
@@ -114,7 +134,7 @@ def read_dual_files(
     for number in share.assignment.partitions:
         _, values = _read_dual_file(share, directory, number, checksums)
         for name, vector in zip(vectors, np.split(values, len(vectors)), strict=True):
-            share.put_partition_vector(number, name, vector)
+            put_partition_vector(share, number, name, vector)
 
 
 def _read_dual_file(
@@ -152,12 +172,17 @@ class WriteFibreSums(Program):
     group: str
     marked: bool
 
-    label = "write-sums"
+    at_once = 1
 
-    def first(self) -> None:
-        return None
+    def rounds(self) -> Rounds:
+        sums, counts, keys = yield Sweep(WriteFibreSums._sums)
+        columns = self.factors.ranks[self.slab_mode]
+        arrays = {SUMS_ARRAY: sums[:, :columns], COUNTS_ARRAY: counts}
+        if keys is not None:
+            arrays[KEYS_ARRAY] = keys
+        return {name: write_array(self.group, name, arrays[name]) for name in arrays}
 
-    def step(self, block: Block, message: None, total: Any) -> Any:
+    def _sums(self, block: Block, total: Any) -> Any:
         sums = crossing_sums(block, self.factors, block.vector(self.vector), total and total[0])
         fibres = block.index.fibres[self.slab_mode]
         if self.marked:
@@ -168,14 +193,6 @@ class WriteFibreSums(Program):
     def combine(self, left: Any, right: Any) -> Any:
         # Every block knows the same keys; only the sums are added.
         return left[0] + right[0], left[1] + right[1], left[2]
-
-    def advance(self, message: None, total: Any) -> Finished:
-        sums, counts, keys = total
-        columns = self.factors.ranks[self.slab_mode]
-        arrays = {SUMS_ARRAY: sums[:, :columns], COUNTS_ARRAY: counts}
-        if keys is not None:
-            arrays[KEYS_ARRAY] = keys
-        return Finished({name: write_array(self.group, name, arrays[name]) for name in arrays})
 
 
 def write_array(group_path: str, name: str, values: Any) -> int:

@@ -1,4 +1,4 @@
-"""What the mathematics may ask of an engine, wherever the blocks are."""
+"""What the mathematics may ask of an engine, and the engine that is this process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.engine.embedded import EmbeddedStore
-from slrt_dask.engine.prepare import NumberFibres
-from slrt_dask.engine.program import Program
-from slrt_dask.engine.share import Share
-from slrt_dask.engine.spending import Cause, ProcessMemory, ShareSpending, Stopwatch
+from slrt_dask.engine.program import Course, Finished, Program
+from slrt_dask.engine.share import Assignment, Share
+from slrt_dask.spending import Cause, ShareSpending, Stopwatch
 
 
 class VectorHandle:
@@ -31,14 +29,11 @@ class VectorHandle:
 class Engine(ABC):
     """Holds a loaded problem and runs programs on its blocks."""
 
-    in_process = True
-    """Whether all shares are in this process."""
-
-    def __init__(self, store: ObservationStore, sections: int = 1) -> None:
-        """sections : into how many parts the slab mode's fibres are cut, with sums for each"""
-        self.store, self.sections = store, sections
-        self.fibre_count = 0
+    def __init__(self, store: ObservationStore) -> None:
+        self.store = store
         self.stopwatch = Stopwatch()
+        self.places: list[str] = [""]
+        """The addresses of the shares' workers; one empty address for this process."""
         self._names = itertools.count()
         self._released: list[str] = []
 
@@ -49,17 +44,7 @@ class Engine(ABC):
     def take_released(self) -> tuple[str, ...]:
         """Names whose handles are gone since the last call; their vectors can be dropped."""
         # Handles may go away in any thread meanwhile: take one by one, lose none.
-        names = []
-        while self._released:
-            names.append(self._released.pop())
-        return tuple(names)
-
-    def number_fibres(self) -> None:
-        """Number the loaded blocks' fibres; must be run once before any other program."""
-        if isinstance(self.store, EmbeddedStore):
-            return  # whose blocks have no fibres to be numbered
-        program = NumberFibres(self.store.shape, self.store.slab_mode, self.store.nnz)
-        self.fibre_count = int(self.run(program))
+        return tuple(self._released.pop() for _ in range(len(self._released)))
 
     def run(self, program: Program) -> Any:
         """Run a program to its end; returns its outcome."""
@@ -73,13 +58,8 @@ class Engine(ABC):
 
     def spending(self) -> list[ShareSpending]:
         """What every share has spent until now."""
-        spent = self._on_shares(share_spending)
-        return [replace(one, place=place) for one, place in zip(spent, self._places, strict=True)]
-
-    @property
-    @abstractmethod
-    def _places(self) -> list[str]:
-        """The addresses of the shares' workers; empty for this process."""
+        spent = self._on_shares(Share.spending)
+        return [replace(one, place=place) for one, place in zip(spent, self.places, strict=True)]
 
     @abstractmethod
     def _run(self, program: Program) -> Any: ...
@@ -98,12 +78,24 @@ class Engine(ABC):
         self.close()
 
 
-def share_bytes(share: Share) -> int:
-    """Bytes that a share holds now; for comparing with the plan."""
-    return share.nbytes
+class LocalEngine(Engine):
+    """One share, swept over by threads of this process."""
 
+    def __init__(self, assignment: Assignment) -> None:
+        super().__init__(assignment.store)
+        with self.stopwatch.on(Cause.LOADING):
+            self._share = Share(assignment)
+        self._runs = itertools.count()
 
-def share_spending(share: Share) -> ShareSpending:
-    """What a share has spent; its place is not known to it."""
-    spent, memory = share.seconds, ProcessMemory.of_this(share.peak_before)
-    return ShareSpending("", spent.rounds, spent.computing, spent.files, spent.exchange, memory)
+    def _run(self, program: Program) -> Any:
+        course, run, drop = Course(program), next(self._runs), self.take_released()
+        rounds = itertools.count()
+        while not isinstance(course.next, Finished):
+            course.advance(self._share.sweep(run, next(rounds), program, course.next, drop))
+        return course.next.outcome
+
+    def _on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+        return [task(self._share, *arguments)]
+
+    def close(self) -> None:
+        self._share.close()

@@ -1,22 +1,21 @@
-"""One block of observations with its named vectors, as a step of a program sees it.
+"""One block of observations as a sweep sees it: some whole slices, and named vectors of entries.
 
-A block is a run of whole slices of one partition. A step asks for vectors by name and says what it
-will do with them: read, change, or write anew. Where they are between steps, in memory or in files,
-is the business of the `Vectors` behind it.
+A sweep asks for vectors by name and says what it does with them: read, change, or write anew. Where
+they are between sweeps, in memory or in files (`spill.py`), is the business of the arrays behind
+the block.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.engine.helping import Helping
 from slrt_dask.errors import StateLost
 from slrt_dask.kernels.blocks import (
     BlockIndex,
@@ -25,241 +24,220 @@ from slrt_dask.kernels.blocks import (
     QueryIndex,
     build_queries,
 )
-from slrt_dask.kernels.crossing import strip_bounds
+from slrt_dask.kernels.crossing import strip_borders, strip_bounds
 
 Vector = NDArray[np.floating[Any]]
 NUMBERING = threading.Lock()
 """Numbering held-out places takes several times their memory for a moment: one block at a time."""
-VALUES = "values"
-"""The name of the observed values, less the offset of the fit."""
+VALUES, EXTRA = "values", "extra"
+"""The observed values, less the offset of the fit; and which entries are not the store's."""
+ROWS, FIBRES = "rows ", "fibres "
+"""Followed by a mode: the entries' indices in it, and the numbers of their fibres."""
 
 
-class Vectors(Protocol):
-    """Named vectors, all of one length and precision."""
+class Arrays(Protocol):
+    """Arrays of a block by name: index columns, fibre numbers, and vectors of one precision."""
 
-    def read(self, name: str) -> Vector:
-        """A vector that an earlier step left; StateLost if there is none."""
+    def read(self, name: str) -> NDArray[Any]:
+        """An array that is there; StateLost if it is not."""
 
-    def change(self, name: str) -> Vector:
+    def change(self, name: str) -> NDArray[Any]:
         """The same, to be changed in place."""
 
-    def fresh(self, name: str) -> Vector:
+    def fresh(self, name: str) -> NDArray[Any]:
         """Room for a vector whose every entry will be written; its content is undefined."""
 
+    def put(self, name: str, values: NDArray[Any]) -> None:
+        """Keep an array of any kind."""
 
-class MemoryVectors:
-    """Vectors that stay in memory."""
 
-    def __init__(self, values: Vector) -> None:
-        self._held: dict[str, Vector] = {VALUES: values}
+class MemoryArrays:
+    """Arrays that stay in memory."""
 
-    def read(self, name: str) -> Vector:
+    def __init__(self, held: dict[str, NDArray[Any]]) -> None:
+        self.held = held
+
+    def read(self, name: str) -> NDArray[Any]:
         try:
-            return self._held[name]
+            return self.held[name]
         except KeyError:
             raise StateLost(f"the vector {name!r} is not held here any more") from None
 
     change = read
 
-    def fresh(self, name: str) -> Vector:
-        held = self._held.get(name)
-        if held is None:
-            # Several threads may be at work on one block: the first one's room is everybody's.
-            held = self._held.setdefault(name, np.zeros_like(self._held[VALUES]))
-        return held
+    def fresh(self, name: str) -> NDArray[Any]:
+        if name not in self.held:
+            self.held[name] = np.zeros_like(self.held[VALUES])
+        return self.held[name]
+
+    def put(self, name: str, values: NDArray[Any]) -> None:
+        self.held[name] = values
 
     def drop(self, names: tuple[str, ...]) -> None:
         for name in names:
-            self._held.pop(name, None)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._held)
+            self.held.pop(name, None)
 
     @property
     def nbytes(self) -> int:
-        return sum(vector.nbytes for vector in self._held.values())
+        return sum({id(array): array.nbytes for array in self.held.values()}.values())
 
 
-@dataclass(frozen=True)
-class Coupling:
-    """A block's part of the rows that couple entries with each other: see `kernels.coupling`.
-
-    positions : entries' numbers in the block;  rows : numbers of the rows
-    """
-
-    positions: NDArray[np.int32]
-    rows: NDArray[np.int32]
-    coefficients: NDArray[np.float64]
-
-    @property
-    def nbytes(self) -> int:
-        return self.positions.nbytes + self.rows.nbytes + self.coefficients.nbytes
-
-    def moved(self, new_positions: NDArray[np.int64]) -> Coupling:
-        """The same where every entry has a new number; those that are coupled must have one."""
-        return Coupling(
-            new_positions[self.positions].astype(np.int32), self.rows, self.coefficients
-        )
-
-
-Made = TypeVar("Made")
-NewRoom = Callable[[tuple[int, ...]], NDArray[np.float64]]
-"""Makes room for numbers."""
-
-
-@dataclass
 class Buffers:
-    """Room for what a thread makes of a block; used again from block to block.
+    """A thread's working memory, used again from block to block and from sweep to sweep."""
 
-    new_room : makes room for what other workers are to see
-    helping : through which neighbours take work from each other, if there are any
-    """
+    def __init__(self) -> None:
+        self._held: dict[Hashable, NDArray[Any]] = {}
 
-    new_room: NewRoom = np.empty
-    helping: Helping | None = None
-    _held: dict[tuple[int, str], NDArray[np.float64]] = field(default_factory=dict)
-    _arrays: dict[Hashable, NDArray[Any]] = field(default_factory=dict)
-    _made: dict[Hashable, Any] = field(default_factory=dict)
-
-    def room(self, mode: int, name: str, rows: int, width: int) -> NDArray[np.float64]:
-        held = self._held.get((mode, name))
-        if held is None or held.size < rows * width:
-            held = self._held[mode, name] = np.zeros(rows * width)
-        return held[: rows * width].reshape(rows, width)
-
-    def array(self, key: Hashable, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Room for an array, the same memory for the same key; its content not kept."""
-        size = math.prod(shape)
-        held = self._arrays.get(key)
+    def array(self, key: Hashable, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+        """Room for an array, the same memory for the same key; its content is undefined."""
+        size, held = math.prod(shape), self._held.get(key)
         if held is None or held.size < size or held.dtype != dtype:
-            held = self._arrays[key] = np.empty(size, dtype=dtype)
+            held = self._held[key] = np.empty(size, dtype=dtype)
         return held[:size].reshape(shape)
 
-    def seen(self, key: Hashable, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Room for numbers that other workers may be shown, the same memory for the same key."""
-        held = self._arrays.get(key)
-        if held is None or held.shape != shape:
-            held = self._arrays[key] = self.new_room(shape)
-        return held
-
-    def made(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Something small that is made once and kept until it is let go."""
-        if key not in self._made:
-            self._made[key] = make()
-        kept: Made = self._made[key]
-        return kept
-
-    def let_go(self, key: Hashable, above: int = -1) -> None:
-        """Keep no more room, nor what was made, for a key.
-
-        above : bytes up to which room is kept all the same
-        """
-        if key in self._arrays and self._arrays[key].nbytes > above:
-            del self._arrays[key]
-        self._made.pop(key, None)
-
-    def forget(self) -> None:
-        """Keep nothing that somebody else may still be at work on."""
-        self._arrays.clear()
-        self._made.clear()
+    def sums(self, shape: tuple[int, ...], beside: Any = None) -> NDArray[np.float64]:
+        """Zeros for fibre sums, in one of two rooms: that in which `beside` is not."""
+        room = self.array(("sums", 0), shape)
+        if beside is not None and np.may_share_memory(room, beside):
+            room = self.array(("sums", 1), shape)
+        room.fill(0.0)
+        return room
 
     @property
     def nbytes(self) -> int:
-        return sum(room.nbytes for room in (*self._held.values(), *self._arrays.values()))
+        return sum(room.nbytes for room in self._held.values())
 
 
 @dataclass
 class Block:
-    """Observations of some whole slices, their numbering, and named vectors of their length.
+    """Entries of some whole slices, their numbering, and named vectors of their length.
 
-    columns : K index arrays, sorted by the slab mode
-    partition, position : which partition of the store, and where in it the block begins
-    slices : first and last but one of the slices that the block is responsible for, those without
-        entries included
-    found : places that a step wants to have among the entries from the next change of support on
+    order : how many index columns there are, sorted by the slab mode; 0 for a part of an embedded
+        tensor, whose `position` is that of its first entry in the flattened tensor
+    slices : the first of the slices that the block is responsible for, and one after the last
+    found : places that a sweep wants to have among the entries from the next change of support on
     queries, query_values : places held out for validation that lie in these slices, if any
-    query_found : what a step has found for them, and leaves to a later one
-    coupling : the block's part of a linear constraint, if there is one
-    tiles : whether its products are made on dense tiles
+    coupling : the block's part of a linear constraint, if there is one; it has `nbytes`
     """
 
-    columns: IndexColumns
-    vectors: Vectors
-    partition: int
-    position: int
+    arrays: Arrays
+    entries: int
+    order: int
+    slices: tuple[int, int]
+    position: int = 0
     buffers: Buffers = field(default_factory=Buffers)
-    slices: tuple[int, int] = (0, 0)
     found: IndexColumns | None = None
     queries: IndexColumns | None = None
     query_values: Vector | None = None
-    query_found: NDArray[np.float64] | None = None
-    coupling: Coupling | None = None
-    tiles: bool = False
-    numbered: tuple[BlockIndex, FibreNumbering] | None = None
-    _strips: tuple[BlockIndex, tuple[int, ...], NDArray[np.int64]] | None = None
+    coupling: Any = None
+    _numbered: tuple[BlockIndex, FibreNumbering, tuple[str, ...]] | None = None
+    _index: BlockIndex | None = None
     _query_index: QueryIndex | None = None
+    _strips: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @property
-    def entries(self) -> int:
-        return len(self.columns[0]) if self.columns else len(self.values)
+    def columns(self) -> IndexColumns:
+        """K index arrays (entries,)."""
+        return tuple(self.arrays.read(f"{ROWS}{mode}") for mode in range(self.order))
+
+    @property
+    def values(self) -> Vector:
+        return self.arrays.read(VALUES)
+
+    def vector(self, name: str) -> Vector:
+        return self.arrays.read(name)
+
+    def changing(self, name: str) -> Vector:
+        return self.arrays.change(name)
+
+    def fresh(self, name: str) -> Vector:
+        return self.arrays.fresh(name)
+
+    @property
+    def extra(self) -> NDArray[np.bool_]:
+        """Which entries are not the store's, (entries,)."""
+        if self.has_extra:
+            return self.arrays.read(EXTRA)
+        return np.zeros(self.entries, dtype=np.bool_)
+
+    has_extra: bool = False
+
+    # ---- fibres -----------------------------------------------------------------------------
+
+    def number(self, index: BlockIndex, numbering: FibreNumbering) -> None:
+        """Have an index from here on; fibre numbers that are an index column are not kept twice."""
+        columns = {id(column): f"{ROWS}{mode}" for mode, column in enumerate(index.rows)}
+        names = []
+        for mode, fibres in enumerate(index.fibres):
+            names.append(columns.get(id(fibres), f"{FIBRES}{mode}"))
+            if names[-1].startswith(FIBRES):
+                self.arrays.put(names[-1], fibres)
+        self._numbered = replace(index, rows=(), fibres=()), numbering, tuple(names)
+        self._index = self._query_index = self._strips = None
 
     @property
     def index(self) -> BlockIndex:
-        return self._numbered()[0]
+        if self._index is None:
+            index, _, names = self._known
+            fibres = tuple(self.arrays.read(name) for name in names)
+            self._index = replace(index, rows=self.columns, fibres=fibres)
+        return self._index
 
     @property
     def numbering(self) -> FibreNumbering:
-        return self._numbered()[1]
+        return self._known[1]
+
+    @property
+    def _known(self) -> tuple[BlockIndex, FibreNumbering, tuple[str, ...]]:
+        if self._numbered is None:
+            raise StateLost("this block was loaded but not numbered; the fit has to be restarted")
+        return self._numbered
 
     @property
     def query_index(self) -> QueryIndex | None:
-        """The held-out places, numbered beside the entries; None where there are none."""
+        """The held-out places, numbered like the entries; None where there are none."""
         if self._query_index is None and self.queries is not None and len(self.queries[0]):
             with NUMBERING:
                 self._query_index = build_queries(self.index, self.queries, self.numbering)
         return self._query_index
 
-    @property
-    def values(self) -> Vector:
-        return self.vectors.read(VALUES)
+    def strips(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Borders of strips of the slab mode's fibres, and where they lie in every slice.
 
-    def vector(self, name: str) -> Vector:
-        return self.vectors.read(name)
-
-    def changing(self, name: str) -> Vector:
-        return self.vectors.change(name)
-
-    def fresh(self, name: str) -> Vector:
-        return self.vectors.fresh(name)
+        width : of a fibre's sums; see `kernels.crossing`
+        """
+        if self._strips is None or self._strips[0] != width:
+            index = self.index
+            fibres, count = index.fibres[index.slab_mode], index.buffer_rows[index.slab_mode]
+            borders = strip_borders(count, width, index.entries, index.slices)
+            bounds = strip_bounds(index.starts, fibres, borders)
+            if not len(bounds):  # entries added later are not sorted by fibre: one strip is all
+                borders = np.array([0, count])
+                bounds = np.stack([index.starts[:-1], index.starts[1:]])
+            self._strips = width, borders, bounds
+        return self._strips[1:]
 
     def buffer(self, mode: int, width: int, name: str = "sums") -> NDArray[np.float64]:
-        """Room for the fibre sums of one slice of a local mode; its content not kept."""
-        return self.buffers.room(mode, name, self.index.buffer_rows[mode], width)
+        """Room for the fibre sums of one slice of a local mode; its content is undefined."""
+        return self.buffers.array((mode, name), (self.index.buffer_rows[mode], width))
 
-    def piece(self, first: int, stop: int) -> Block:
-        """The slices from `first` to before `stop`.
+    # ---- between sweeps, in memory ----------------------------------------------------------
 
-        Entries, their number and vectors are those of the whole block; only `index.starts` tells
-        which are meant.
-        """
-        index, numbering = self._numbered()
-        part = replace(index, starts=index.starts[first : stop + 1])
-        return replace(self, numbered=(part, numbering))
+    def open(self, buffers: Buffers | None = None) -> Block:
+        """The block for a sweep by the thread that has these buffers."""
+        if buffers is not None:
+            self.buffers = buffers
+        return self
 
-    def strips(self, borders: tuple[int, ...]) -> NDArray[np.int64] | None:
-        """Where strips of the slab mode's fibres lie in every slice: see `crossing.strip_bounds`.
+    def close(self, block: Block) -> None:
+        """After a sweep: what is in memory has been changed in place."""
 
-        None if they do not: entries that were added later are not sorted by fibre.
-        """
-        index, held = self.index, self._strips
-        if held is None or held[0] is not index or held[1] != borders:
-            fibres = index.fibres[index.slab_mode]
-            bounds = strip_bounds(index.starts, fibres, np.array(borders))
-            held = self._strips = index, borders, bounds
-        return held[2] if len(held[2]) else None
+    def drop(self, names: tuple[str, ...]) -> None:
+        assert isinstance(self.arrays, MemoryArrays)
+        self.arrays.drop(names)
 
-    def _numbered(self) -> tuple[BlockIndex, FibreNumbering]:
-        if self.numbered is None:
-            raise StateLost("this block was loaded but not numbered; the fit has to be restarted")
-        return self.numbered
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory."""
+        assert isinstance(self.arrays, MemoryArrays)
+        return self.arrays.nbytes + (self.coupling.nbytes if self.coupling else 0)

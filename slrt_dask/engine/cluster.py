@@ -1,217 +1,304 @@
-"""The engine on a distributed cluster: one share per worker, one task per worker and run.
+"""The engine on a distributed cluster: rounds are tasks of a dask graph.
 
-The tasks of a run make its rounds together: they add up their sums and pass on messages from worker
-to worker (`exchange.py`), and the driver only waits for the outcome. Vectors never leave the worker
-that made them; each worker keeps its share in a plugin, where tasks find it by name.
+A round is one `slrt-sweep` task for every worker, pinned to it, a tree of `slrt-sum` tasks where
+there are many workers, and one `slrt-advance` task at the first worker, the root, on whose result
+the next round's sweeps depend. Several rounds go in one submission; those after a program's end do
+nothing. Vectors never leave the worker that made them: a plugin keeps each worker's share, and the
+root's also keeps the program on its way, so that no task of one submission depends on another's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from typing import Any
 
+import dask
 import distributed
+import numpy as np
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
+from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
-from slrt_dask.data.store import ObservationStore
-from slrt_dask.engine import tasks
-from slrt_dask.engine.assignment import Assignment, Streaming
 from slrt_dask.engine.base import Engine
-from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
-from slrt_dask.engine.program import Program
-from slrt_dask.engine.spending import Cause
-from slrt_dask.engine.submitting import Submitter
+from slrt_dask.engine.program import Course, Finished, Program, Sweep
+from slrt_dask.engine.share import Assignment, Share
 from slrt_dask.engine.watch import ANSWER_SECONDS, Watch, known_workers, usable_workers
 from slrt_dask.errors import ClusterLost, StateLost
+from slrt_dask.spending import Cause
 
+FAN_IN = 4
+"""How many sums one task adds up."""
 LOOK_SECONDS = 0.5
 """How long to wait for a result before looking whether the workers are still there."""
 UNLOAD_SECONDS = 10.0
 """How long an engine that is closed waits for workers to let go of their shares."""
 AT_ONCE = 16
-"""Results that are asked for together; they have to be here within ANSWER_SECONDS."""
+"""Results that may take ANSWER_SECONDS to get here, once they are there."""
 GONE = (KilledWorker, CancelledError, CommClosedError, ClosedClientError)
 """What a future or a client raises when a task, or the way to it, was lost."""
+PLUGIN = "slrt-shares"
 
 
-class ClusterEngine(Engine):
-    """One share per worker that has work to do; messages and sums go from worker to worker."""
+# ---- on workers -------------------------------------------------------------------------------
 
-    in_process = False
 
-    def __init__(
-        self,
-        store: ObservationStore,
-        client: distributed.Client,
-        *,
-        precision: str = "float64",
-        offset: float = 0.0,
-        validation: ObservationStore | None = None,
-        streamed: dict[str, int] | None = None,
-        places: list[Place] | None = None,
-        tiles: bool = False,
-        sections: int = 1,
-    ) -> None:
-        """Load the observations.
+@dataclass
+class Held:
+    """What a worker has of one fit: its share, and the run of a program that goes on.
 
-        streamed : workers whose blocks are to be in files, with the size of a block there
-        places : the workers to use; all that there are if None
-        tiles : whether products are made on dense tiles
-        sections : into how many parts the slab mode's fibres are cut
-        """
-        super().__init__(store, sections)
-        self._client = client
-        self._name = f"slrt-{uuid.uuid4().hex[:12]}"
-        self._run_number = 0
-        self._workers: list[str] = []
-        self._loads: list[Any] = []
-        self._watch = Watch(client)
-        self._submitter = Submitter(client)
-        places = cluster_places(client) if places is None else places
+    course : at the root, the program on its way
+    """
+
+    share: Share
+    run: int = -1
+    program: Program | None = None
+    course: Course | None = None
+
+
+class SharesPlugin(WorkerPlugin):  # type: ignore[misc]
+    """Keeps shares on a worker, each while somebody wants the result of the task that loaded it.
+
+    When the driver lets go of that, or has died, dask forgets the key, and the share is closed.
+    """
+
+    idempotent = True
+    name = PLUGIN
+
+    def setup(self, worker: Any) -> None:
+        self.held: dict[str, Held] = {}
+
+    def transition(self, key: Any, start: str, finish: str, **more: Any) -> None:
+        if finish in ("released", "forgotten") and key in self.held:
+            # Its threads may be in the middle of a sweep; the worker has to answer meanwhile.
+            closing = self.held.pop(key).share.close
+            threading.Thread(target=closing, name="slrt-close", daemon=True).start()
+
+    async def teardown(self, worker: Any) -> None:
+        for key in tuple(self.held):
+            self.transition(key, "", "released")
+
+
+def _shares() -> dict[str, Held]:
+    found: dict[str, Held] = distributed.get_worker().plugins[PLUGIN].held
+    return found
+
+
+def _held(name: str) -> Held:
+    try:
+        return _shares()[name]
+    except KeyError:
+        raise StateLost("this worker does not hold its part of the problem any more") from None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program as it travels to the workers, once.
+
+    names : of the shares, by worker: the keys of the tasks that loaded them
+    drop : names of vectors that nobody needs any more
+    """
+
+    names: dict[str, str]
+    number: int
+    program: Program
+    drop: tuple[str, ...]
+
+    def here(self) -> Held:
+        """What this worker has; it goes on with this run, unless with a later one already."""
+        held = _held(self.names[distributed.get_worker().address])
+        if self.number < held.run:
+            raise StateLost(f"run {self.number} was given up for run {held.run}")
+        if self.number > held.run:
+            held.run, held.program, held.course = self.number, aligned(self.program), None
+        return held
+
+
+def load(assignment: Assignment) -> int:
+    """Load a worker's part of a problem; returns the bytes it takes."""
+    worker = distributed.get_worker()
+    if assignment.block_entries is not None:
+        assignment = replace(assignment, directory=worker.local_directory)
+    share = Share(assignment)
+    _shares()[worker.get_current_task()] = Held(share)
+    return int(share.nbytes)
+
+
+def unload(name: str) -> None:
+    """Let go of a share now, and not only when dask hears that nobody wants it."""
+    held = _shares().pop(name, None)
+    if held is not None:
+        held.share.close()
+
+
+def visit(name: str, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Whatever is to be done once where a share is."""
+    return task(_held(name).share, *arguments)
+
+
+def begin(run: Run) -> Sweep | Finished:
+    """At the root: begin a run, or go on with it; its next sweep."""
+    held = run.here()
+    if held.course is None:
+        assert held.program is not None
+        held.course = Course(held.program)
+    return held.course.next
+
+
+def sweep(run: Run, number: int, message: Sweep | Finished) -> Any:
+    """One round on what this worker holds."""
+    if isinstance(message, Finished):
+        return None
+    held = run.here()
+    assert held.program is not None
+    return held.share.sweep(run.number, number, held.program, aligned(message), run.drop)
+
+
+def add_up(run: Run, *parts: Any) -> Any:
+    """The sum of some workers' sums, the first of which was made here."""
+    return None if parts[0] is None else reduce(run.program.combine, aligned(parts))
+
+
+def advance(run: Run, last: bool, *parts: Any) -> Sweep | Finished | None:
+    """At the root: what comes after this round's sums; a sweep that is not in this submission stays
+    here until `begin`."""
+    course = run.here().course
+    if course is None:
+        raise StateLost(f"run {run.number} did not begin here")
+    if not isinstance(course.next, Finished):
+        course.advance(add_up(run, *parts))
+    return None if last and not isinstance(course.next, Finished) else course.next
+
+
+def aligned(value: Any) -> Any:
+    """The same value with every array in it as kernels want it; what is so already is not copied.
+
+    Arrays that another process has sent lie where the message put them, often not aligned. Looks
+    into tuples and dataclasses, of which programs and their messages are made.
+    """
+    if isinstance(value, np.ndarray):
+        return np.require(value, requirements=("A", "W"))
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(aligned(part) for part in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        fit = {name: aligned(held) for name, held in fields.items()}
+        same = all(fit[name] is held for name, held in fields.items())
+        return value if same else replace(value, **fit)
+    return value
+
+
+# ---- at the driver ----------------------------------------------------------------------------
+
+
+def _key(label: str) -> str:
+    return f"slrt-{label}-{uuid.uuid4().hex}"
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass
+class PinnedTasks:
+    """Tasks on named workers, under names that read well on a dashboard: slrt-<label>.
+
+    A scheduler remembers for good every task group that it has ever seen, and makes a new one
+    whenever a name comes up of which no task is left. So that it does not grow with the iterations
+    of a fit, one small task of every name is kept for as long as the fit runs.
+    """
+
+    client: distributed.Client
+    workers: list[str]
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.client)
+
+    def submit(self, label: str, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
+        """One task on one worker; its future, whose key is its name."""
+        self._keep_group(label, worker)
+        return self.client.submit(
+            task, *arguments, key=_key(label), workers=[worker], allow_other_workers=False,
+            pure=False,
+        )  # fmt: skip
+
+    def delayed(self, label: str, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
+        """The same as part of a graph."""
+        self._keep_group(label, worker)
+        with dask.annotate(workers=[worker], allow_other_workers=False):
+            call = dask.delayed(task, pure=False, traverse=False)
+            return call(*arguments, dask_key_name=_key(label))
+
+    def _keep_group(self, label: str, worker: str) -> None:
+        if label not in self._kept:
+            self._kept[label] = self.client.submit(
+                _nothing, key=_key(label), workers=[worker], pure=False
+            )
+
+    def scatter(self, label: str, worker: str, value: Any) -> Any:
+        """A value on a worker; what is large should not pass through the scheduler."""
+        self._keep_group(label, worker)
+        key = _key(label)
         try:
-            with self._losses_named(), self.stopwatch.on(Cause.LOADING):
-                self._load(places, precision, offset, validation, streamed or {}, tiles)
-            self.number_fibres()
-        except BaseException:
-            self.close()
-            raise
-
-    def _load(
-        self,
-        places: list[Place],
-        precision: str,
-        offset: float,
-        validation: ObservationStore | None,
-        streamed: dict[str, int],
-        tiles: bool,
-    ) -> None:
-        """Give every worker its partitions, in proportion to its threads."""
-        counts = [part.count for part in self.store.partitions]
-        for place, partitions in zip(places, assign_partitions(counts, places), strict=True):
-            if partitions:
-                address = str(place.address)
-                streaming = Streaming(streamed[address]) if address in streamed else None
-                assignment = Assignment(
-                    self.store, partitions, place.threads, precision, offset, validation, streaming,
-                    tiles, self.sections,
-                )  # fmt: skip
-                self._workers.append(address)
-                # Kept as long as the share is to be kept: see tasks.
-                self._loads.append(
-                    self._submit("load", address, tasks.load_share, self._name, assignment)
-                )
-        self._results(self._loads)
+            send = partial(self.client.scatter, {key: value}, workers=[worker], asynchronous=True)
+            return self.client.sync(send, callback_timeout=ANSWER_SECONDS)[key]
+        except (OSError, RuntimeError, AttributeError, KeyError) as error:
+            self.watch.look(self.workers)
+            raise StateLost(f"the worker {worker} took nothing ({error})") from error
 
     @contextlib.contextmanager
-    def _losses_named(self) -> Iterator[None]:
+    def losses_named(self) -> Iterator[None]:
         """Whatever dask makes of a worker or a connection that has gone is StateLost to us."""
         try:
             yield
         except GONE as error:
-            self._watch.look(self._workers)  # which says who it was, if it still can be seen
+            self.watch.look(self.workers)  # which says who it was, if it still can be seen
             raise StateLost(f"a result was lost on its way ({error})") from error
 
-    def _results(self, futures: Sequence[Any], wanted: int | None = None) -> list[Any]:
-        """Results of tasks, or of the first ones; StateLost soon after a worker of ours has gone.
+    def results(self, futures: Sequence[Any], ended: threading.Event | None = None) -> list[Any]:
+        """Results of tasks; StateLost soon after a worker of ours has gone.
 
-        They are asked for many at a time: one after the other, with many workers that would take
-        longer than what they do. None is asked for before it is there: a request that is given up
-        just as it is sent breaks every later one of the client.
+        None is asked for before it is there: a request that is given up just as it is sent breaks
+        every later one of the client.
+        ended : when set, nobody waits any more
         """
-        while unfinished := [future for future in futures if not future.done()]:
-            self._attempted(futures, partial(self._wait_for, unfinished[0], LOOK_SECONDS))
+        left = list(futures)
+        while left := [future for future in left if not future.done()]:
+            if ended is not None and ended.is_set():
+                raise CancelledError("the search was ended")
+            self._look_after(futures, partial(self.wait_for, left[0], LOOK_SECONDS))
         _raise_failed(futures)
-        results: list[Any] = []
-        while asked := list(futures[:wanted])[len(results) :][:AT_ONCE]:
-            results += self._attempted(futures, partial(self._gathered, asked)) or []
-        return results
+        gather = partial(self.client.gather, list(futures), asynchronous=True)
+        seconds, results = ANSWER_SECONDS * (1 + len(futures) / AT_ONCE), None
+        while results is None:
+            results = self._look_after(
+                futures, partial(self.client.sync, gather, callback_timeout=seconds)
+            )
+        return list(results)
 
-    def _attempted(self, futures: Sequence[Any], attempt: Callable[[], Any]) -> Any:
+    def _look_after(self, futures: Sequence[Any], attempt: Callable[[], Any]) -> Any:
         """What an attempt returns; None if it took too long, but all workers are at work."""
         try:
             return attempt()
         except TimeoutError:
             _raise_failed(futures)  # others may wait for that one; or it had a timeout itself
-            self._watch.look(self._workers)
+            self.watch.look(self.workers)
             return None
 
-    def _wait_for(self, future: Any, seconds: float) -> None:
+    def wait_for(self, future: Any, seconds: float) -> None:
         """Wait until a future is done, or raise TimeoutError."""
-        with self._client.as_current():
+        with self.client.as_current():
             distributed.wait(future, timeout=seconds)
-
-    def _gathered(self, futures: list[Any]) -> list[Any]:
-        gather = partial(self._client.gather, futures, asynchronous=True)
-        results: list[Any] = self._client.sync(gather, callback_timeout=ANSWER_SECONDS)
-        return results
-
-    def _submit(self, label: str, worker: str, task: Callable[..., Any], *args: Any) -> Any:
-        return self._submitter.submit(label, worker, task, *args)
-
-    def _scatter(self, **values: Any) -> list[Any]:
-        """Put values on the first worker; their futures."""
-        try:
-            return self._submitter.scatter(self._workers[0], values, ANSWER_SECONDS)
-        except (OSError, RuntimeError, AttributeError, KeyError) as error:
-            self._watch.look(self._workers)
-            raise StateLost(f"the worker {self._workers[0]} took nothing ({error})") from error
-
-    @property
-    def _places(self) -> list[str]:
-        return self._workers
-
-    def _run(self, program: Program) -> Any:
-        with self._losses_named():
-            return self._run_on_workers(program)
-
-    def _run_on_workers(self, program: Program) -> Any:
-        self._run_number += 1
-        workers, discard = tuple(self._workers), self.take_released()
-        (shared,) = self._scatter(program=program)
-        running = [
-            self._submit(
-                program.label, worker, tasks.run_program, self._name, self._run_number, discard,
-                workers, shared if place == 0 else None,
-            )
-            for place, worker in enumerate(workers)
-        ]  # fmt: skip
-        try:
-            (outcome,) = self._results(running, wanted=1)
-            return outcome
-        finally:
-            # What still runs, after an error or an interrupt, ends when nobody wants it.
-            for future in running:
-                future.release()
-
-    def _on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
-        with self._losses_named():
-            futures = [
-                self._submit("share", worker, tasks.on_share, self._name, task, arguments)
-                for worker in self._workers
-            ]
-            return self._results(futures)
-
-    def close(self) -> None:
-        """Have the shares let go; what cannot answer now hears of it when dask forgets the load."""
-        with contextlib.suppress(ClusterLost, TimeoutError, *GONE):
-            present = usable_workers(known_workers(self._client))
-            unloading = [
-                self._submit("unload", worker, tasks.unload_share, self._name)
-                for worker in self._workers
-                if worker in present
-            ]
-            deadline = time.monotonic() + UNLOAD_SECONDS
-            for future in unloading:
-                self._wait_for(future, max(0.0, deadline - time.monotonic()))
-        self._workers, self._loads = [], []
-        self._submitter.forget()
 
 
 def _raise_failed(futures: Sequence[Any]) -> None:
@@ -219,3 +306,91 @@ def _raise_failed(futures: Sequence[Any]) -> None:
     for future in futures:
         if future.status == "error":
             future.result()
+
+
+class ClusterEngine(Engine):
+    """One share for every worker that has work to do."""
+
+    def __init__(self, client: distributed.Client, assignments: dict[str, Assignment]) -> None:
+        """Load the observations.
+
+        assignments : what every worker has to load, by address; the first one is the root
+        """
+        first = next(iter(assignments.values()))
+        super().__init__(first.store)
+        self.places = list(assignments)
+        self._client, self._tasks = client, PinnedTasks(client, self.places)
+        self._runs, self._loads = itertools.count(), []
+        try:
+            with self._tasks.losses_named(), self.stopwatch.on(Cause.LOADING):
+                client.register_plugin(SharesPlugin())
+                # Kept as long as the shares are to be kept.
+                self._loads = [
+                    self._tasks.submit("load", worker, load, assignment)
+                    for worker, assignment in assignments.items()
+                ]
+                self._tasks.results(self._loads)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _shares(self) -> dict[str, str]:
+        """The names of shares, by worker."""
+        return {worker: load.key for worker, load in zip(self.places, self._loads, strict=True)}
+
+    def _run(self, program: Program) -> Any:
+        run = Run(self._shares, next(self._runs), program, self.take_released())
+        with self._tasks.losses_named():
+            sent = self._tasks.scatter("run", self.places[0], run)
+            first, ended = 0, None
+            while not isinstance(ended, Finished):
+                rounds = range(first, first + program.at_once)
+                (ended,) = self._tasks.results([self._submitted(sent, rounds)])
+                first = rounds.stop
+            return ended.outcome
+
+    def _submitted(self, run: Any, rounds: range) -> Any:
+        """Some rounds; the future of what comes after the last one."""
+        root = self.places[0]
+        message = self._tasks.delayed("begin", root, begin, run)
+        for number in rounds:
+            parts = [
+                (worker, self._tasks.delayed("sweep", worker, sweep, run, number, message))
+                for worker in self.places
+            ]
+            while len(parts) > FAN_IN:
+                groups = [parts[n : n + FAN_IN] for n in range(0, len(parts), FAN_IN)]
+                parts = [self._summed(run, group) for group in groups]
+            sums = (part for _, part in parts)
+            last = number == rounds[-1]
+            message = self._tasks.delayed("advance", root, advance, run, last, *sums)
+        return self._client.compute(message, optimize_graph=False)
+
+    def _summed(self, run: Any, group: Sequence[tuple[str, Any]]) -> tuple[str, Any]:
+        """A task that adds up some sums where the first of them is made."""
+        worker = group[0][0]
+        return worker, self._tasks.delayed("sum", worker, add_up, run, *(part for _, part in group))
+
+    def _on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+        with self._tasks.losses_named():
+            return self._tasks.results(
+                [
+                    self._tasks.submit("visit", worker, visit, name, task, arguments)
+                    for worker, name in self._shares.items()
+                ]
+            )
+
+    def close(self) -> None:
+        """Have the shares let go; what cannot answer now hears of it when dask forgets the load."""
+        with contextlib.suppress(ClusterLost, TimeoutError, ValueError, *GONE):
+            present = usable_workers(known_workers(self._client))
+            unloading = [
+                self._tasks.submit("unload", worker, unload, name)
+                for worker, name in self._shares.items()
+                if worker in present
+            ]
+            deadline = time.monotonic() + UNLOAD_SECONDS
+            for future in unloading:
+                self._tasks.wait_for(future, max(0.0, deadline - time.monotonic()))
+        self._loads = []

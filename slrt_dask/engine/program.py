@@ -1,34 +1,88 @@
-"""What a distributed computation is here: rounds of one step per block and one sum.
+"""What a distributed computation is here: rounds of one sweep over all blocks and one sum.
 
-A program says what every block does in a round (`step`), how two sums become one (`combine`), and
-what the next round's message is (`advance`). It never says where blocks are: `run_rounds` is all
-that an engine does with it, in this process and on every worker of a cluster alike. Programs
-travel to workers, so they hold only small things: factors, names, tolerances.
+A program is a value. Its `rounds` is the algorithm, top to bottom: a generator that yields what
+every block has to do next, is sent the sum of what they contributed, and returns the outcome. It
+never says where blocks are: an engine runs it on threads of this process or on a cluster. The
+generator lives in one place and holds only small things; a program travels to every worker once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from slrt_dask.engine.block import Block, Buffers
-from slrt_dask.engine.exchange import Exchange
+import numpy as np
+
+from slrt_dask.engine.block import Block
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One round: what every block does, and what it has to know for that beside the program.
+
+    step : a function (program, block, total, *message) that adds what a block contributes to the
+        sum over the blocks before, None for the first one, and returns it. It may add in place,
+        which matters: fibre sums can be larger than a block
+    """
+
+    step: Callable[..., Any]
+    message: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The message that ends a program; `outcome` is small, for it goes to the driver."""
+    """In the place of a sweep: the program has ended. The outcome is small: the driver gets it."""
 
     outcome: Any
 
 
-class Program(ABC):
-    """Rounds of step, combine and advance; a pure function of its fields and the blocks."""
+Rounds = Generator[Sweep, Any, Any]
 
-    label = "sweep"
-    """How its tasks are called on a dashboard: slrt-<label>."""
+
+class Program(ABC):
+    """Rounds of sweeps and sums; a pure function of its fields and the blocks."""
+
+    at_once = 2
+    """Rounds that a cluster is given in one submission; those after the last one do nothing."""
+
+    @abstractmethod
+    def rounds(self) -> Rounds:
+        """Yields sweeps, is sent their sums, returns the outcome."""
+
+    def combine(self, left: Any, right: Any) -> Any:
+        """The sum of two sums: tuples are added part by part, into the left one where possible."""
+        return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
+
+
+class OneRound(Program):
+    """A program of a single sweep, whose sum is its outcome."""
+
+    at_once = 1
+
+    def rounds(self) -> Rounds:
+        return (yield Sweep(type(self).step))
+
+    @abstractmethod
+    def step(self, block: Block, total: Any) -> Any:
+        """Add what one block contributes to the sum."""
+
+
+class StateMachine(Program):
+    """A program given by its first message, and by the next one for a message and its sum."""
+
+    at_once = 8
+
+    def rounds(self) -> Rounds:
+        message = self.first()
+        while not isinstance(message, Finished):
+            total = yield Sweep(StateMachine._step, (self.sent(message),))
+            message = self.advance(message, total)
+        return message.outcome
+
+    def _step(self, block: Block, total: Any, message: Any) -> Any:
+        return self.step(block, message, total)
 
     @abstractmethod
     def first(self) -> Any:
@@ -36,189 +90,41 @@ class Program(ABC):
 
     @abstractmethod
     def step(self, block: Block, message: Any, total: Any) -> Any:
-        """Add what one block contributes to this round to a sum; may change the block's vectors.
-
-        total : the sum over the blocks before, None for the first. It may be added to in place,
-            which matters: fibre sums can be larger than a block.
-        """
+        """Add what one block contributes to this round to the sum."""
 
     @abstractmethod
     def advance(self, message: Any, total: Any) -> Any:
-        """The next round's message from this one's and the sum of contributions, or Finished."""
-
-    def section(self, message: Any) -> int | None:
-        """The section of every block that a round is about; None if it is about whole blocks.
-
-        Steps of such a round see only a section's entries, and of their index the slab mode's part.
-        """
-        return None
+        """The next round's message, or Finished."""
 
     def sent(self, message: Any) -> Any:
-        """What of a message the blocks have to be told; the rest is for `advance` alone."""
+        """What of a message the blocks need; the rest is for `advance` alone."""
         return message
 
-    def combine(self, left: Any, right: Any) -> Any:
-        """The sum of two sums: tuples are added part by part, into the left one where possible."""
-        return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
 
+class Course:
+    """A program on its way.
 
-@dataclass(frozen=True)
-class OneRound(Program):
-    """A program of a single round, whose total is its outcome."""
-
-    def first(self) -> None:
-        return None
-
-    def advance(self, message: None, total: Any) -> Finished:
-        return Finished(total)
-
-
-class Place(Protocol):
-    """What a thread has."""
-
-    buffers: Buffers
-
-    def opened(self) -> Iterable[Block]:
-        """Its blocks."""
-
-
-class SharedStep(Protocol):
-    """A round's steps on all blocks of a place, of which threads take one turn after the other.
-
-    Who takes which turn does not change a bit of what is summed.
-    follows : whether second halves are shared so as well
+    next : the sweep that it waits for, or Finished
     """
 
-    follows: bool
+    def __init__(self, program: Program) -> None:
+        self._rounds = program.rounds()
+        self.next = self._sent(None)
 
-    def step(self, thread: int) -> bool:
-        """Take turns of the first halves until there are none; whether this thread did the last."""
+    def _sent(self, total: Any) -> Sweep | Finished:
+        try:
+            return self._rounds.send(total)
+        except StopIteration as end:
+            return Finished(end.value)
 
-    def total(self) -> tuple[Any, Any]:
-        """The sum of the first halves, when all of them are done."""
-
-    def follow(self, thread: int) -> None:
-        """Wait until the first halves are done, and take turns of the second ones."""
-
-    def rest(self) -> Any:
-        """The sum of the second halves, when all of them are done."""
-
-    def give_up(self) -> None:
-        """Have nobody wait any more, nor take another turn."""
-
-
-class Overlapping(Program):
-    """A program whose steps have a second half, which the large part of their sum does not need.
-
-    Sums are pairs: what all workers have to know in full, and the rest, which is small. The former
-    travels while the second half is computed, and reaches the blocks of several workers without the
-    message. Messages as `advance` makes them are complete: a lone worker's blocks get just these.
-    """
-
-    @abstractmethod
-    def follow(self, block: Block, message: Any, rest: Any) -> Any:
-        """The second half of a step: add to the rest of the sum, None for the first.
-
-        block : may be some slices of one (`Block.piece`), and then several threads are at work on
-            others of it: what is not of these slices must neither be read nor written
-        """
-
-    @abstractmethod
-    def known_of(self, shared: Any) -> Any:
-        """What `advance` has to know of the large part when it is complete, added to the rest.
-
-        Made once, by whoever completes the sum, while others still compute.
-        """
-
-    def shared(self, message: Any, places: Sequence[Place]) -> SharedStep | None:
-        """The steps of a round as something that threads share, for which there may be a way.
-
-        There is none where steps are not alike, and then every thread goes through its own blocks.
-        places : every thread's blocks and room
-        """
-        return None
-
-    @abstractmethod
-    def told(self, message: Any, shared: Any) -> Any:
-        """A message as blocks take it, given the part of the last sum that all workers know.
-
-        That part must not be written to, nor kept for longer than the next round: it may lie in
-        another worker's memory.
-        """
-
-    def fused(self, block: Block, message: Any, total: Any) -> Any:
-        """Both halves, where nothing travels meanwhile."""
-        shared, rest = self.step(block, message, total)
-        return shared, self.follow(block, message, rest)
+    def advance(self, total: Any) -> None:
+        """Take the sum of the sweep that it waited for."""
+        self.next = self._sent(total)
 
 
 def add_into(left: Any, right: Any) -> Any:
     """left + right; an array on the left takes the sum itself."""
-    if hasattr(left, "flags") and left.flags.writeable:
+    if isinstance(left, np.ndarray) and left.flags.writeable:
         left += right
         return left
     return left + right
-
-
-HandOver = Callable[[Any], None]
-"""Takes the part of a sum that all workers are to know, as soon as it is complete here."""
-Contribute = Callable[[Program, Any, HandOver | None], Any]
-
-
-def run_rounds(program: Program, contribute: Contribute, exchange: Exchange | None = None) -> Any:
-    """Run a program to its end, given how the blocks here contribute to a round.
-
-    exchange : joins these blocks with those of other workers, each of which runs the same rounds
-    """
-    return (
-        _run_alone(program, contribute)
-        if exchange is None
-        else _run_with_others(program, contribute, exchange)
-    )
-
-
-def _run_with_others(program: Program, contribute: Contribute, others: Exchange) -> Any:
-    message = program.first()
-    heard = others.spread(program.sent(message))
-    while not isinstance(heard, Finished):
-        if isinstance(program, Overlapping):
-            total = _overlapped(program, heard, contribute, others)
-        else:
-            total = others.total(program.combine, contribute(program, heard, None))
-        if others.is_root:
-            message = program.advance(message, total)
-        heard = others.spread(_sent(program, message))
-        if isinstance(program, Overlapping) and not isinstance(heard, Finished):
-            heard = program.told(heard, total[0])
-    others.settle()
-    return message.outcome if others.is_root else None
-
-
-def _run_alone(program: Program, contribute: Contribute) -> Any:
-    """The same where nobody else has blocks."""
-    message, overlapping = program.first(), isinstance(program, Overlapping)
-    while not isinstance(message, Finished):
-        # What all workers know has not to be taken out of a message here, and put into it again.
-        heard = message if overlapping else program.sent(message)
-        message = program.advance(message, contribute(program, heard, None))
-    return message.outcome
-
-
-def _sent(program: Program, message: Any) -> Any:
-    return Finished(None) if isinstance(message, Finished) else program.sent(message)
-
-
-def _overlapped(
-    program: Overlapping, message: Any, contribute: Contribute, others: Exchange
-) -> Any:
-    """One round's sum; the part that everybody needs travels while the rest is computed."""
-    shared: list[Callable[[], Any]] = []
-
-    def hand_over(part: Any) -> None:
-        shared.append(others.share(add_into, part, program.known_of))
-
-    rest = contribute(program, message, hand_over)
-    (wait,) = shared
-    total, known = wait()
-    rest = others.total(add_into, rest)
-    return total, add_into(rest, known) if others.is_root else rest

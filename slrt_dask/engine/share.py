@@ -1,35 +1,76 @@
-"""The blocks that one worker, or this process, holds, and the threads that run over them."""
+"""The blocks that one worker, or this process, holds, and the threads that sweep over them.
+
+A share is a run of a store's partitions, and so of slices. In memory it is one block for every
+thread, of about as many entries each; streamed, it is blocks small enough for the room there is.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.read_cache import drop_kept
-from slrt_dask.engine import teamwork
-from slrt_dask.engine.assignment import Assignment, load_blocks
-from slrt_dask.engine.blas import SingleBlasThread
-from slrt_dask.engine.block import Block, NewRoom
-from slrt_dask.engine.chains import Chain, divide
-from slrt_dask.engine.costs import ROOMS
-from slrt_dask.engine.crew import Crew
-from slrt_dask.engine.file_block import FileBlock
-from slrt_dask.engine.helping import Helping
-from slrt_dask.engine.program import HandOver, Overlapping, Program, add_into
-from slrt_dask.engine.resting import MemoryBlock, RestingBlock
-from slrt_dask.engine.scratch import Room, ScratchDirectory
-from slrt_dask.engine.spending import ShareSeconds, peak_bytes
-from slrt_dask.engine.support import Change, resupported
+from slrt_dask.data.store import ObservationStore
+from slrt_dask.engine.block import ROWS, VALUES, Block, Buffers, MemoryArrays
+from slrt_dask.engine.program import Program, Sweep
+from slrt_dask.engine.spill import ROOMS, FileBlock, Room, ScratchFile, read_ahead
 from slrt_dask.errors import MemoryBudgetExceeded, StateLost
+from slrt_dask.kernels.blocks import IndexColumns
+from slrt_dask.spending import ProcessMemory, ShareSeconds, ShareSpending, peak_bytes
 
-REMEMBERED_ROUNDS = 1000
+SMALLEST_BLOCK = 20_000
+"""Entries below which a block is not cut further: waking a thread would cost more than it saves."""
+
+
+class Layout(Protocol):
+    """What blocks there are of a store, if they are not slabs of it."""
+
+    def blocks(self, assignment: Assignment) -> Iterator[Block]:
+        """The blocks of an assignment."""
+
+    def part(self, block: Block, partition: int) -> slice:
+        """Which of a block's entries are a partition's."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a share has to load, and how.
+
+    partitions : consecutive ones of the store
+    offset : subtracted from every value
+    validation : a store of held-out entries, sampled in the same slices
+    block_entries : of blocks that are kept in a file of `directory`; None to keep all in memory
+    layout : of the blocks, if they are not slabs
+    smallest_block : entries below which a block is not cut further for the sake of threads
+    """
+
+    store: ObservationStore
+    partitions: tuple[int, ...]
+    threads: int
+    precision: str = "float64"
+    offset: float = 0.0
+    validation: ObservationStore | None = None
+    block_entries: int | None = None
+    directory: str | None = None
+    layout: Layout | None = None
+    smallest_block: int = SMALLEST_BLOCK
+
+    @property
+    def slices(self) -> tuple[int, int]:
+        """Of all its partitions."""
+        first, last = self.partitions[0], self.partitions[-1]
+        return self.store.slices_of(first)[0], self.store.slices_of(last)[1]
 
 
 class Share:
@@ -37,235 +78,259 @@ class Share:
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self._scratch, self._made = None, 0
-        self._new_room: NewRoom = np.empty
-        self._helping: Helping | None = None
         # A plan counts with all the memory that this process may have.
         drop_kept()
         self.seconds, self.peak_before = ShareSeconds(), peak_bytes()
-        if assignment.streaming is not None:
-            self._scratch = ScratchDirectory(assignment.streaming.directory)
-        try:
-            self.blocks = self._loaded()
-            self._refuse_long_slices()
-            self._chains = self._made_chains()
-        except BaseException:
-            self._remove_scratch()
-            raise
-        self._single = SingleBlasThread() if assignment.tiles else None
-        self._crew = Crew(assignment.threads - 1)
-        self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
-        self._run, self._ended = -1, True
-        self.round_seconds: deque[float] = deque(maxlen=REMEMBERED_ROUNDS)
-        """Seconds that each of the last rounds took: kernels, and waiting for files."""
-        # A step of an abandoned run may still be running when the next run's first one arrives.
+        streamed = assignment.block_entries is not None
+        self._file = ScratchFile(assignment.directory) if streamed else None
+        self._run, self._round, self._left_at = -1, -1, 0.0
         self._busy = threading.Lock()
+        self._waited = 0.0
+        self.round_seconds: deque[float] = deque(maxlen=1000)
+        try:
+            self.blocks = [self._at_rest(block) for block in load_blocks(assignment)]
+            self._divide_among_threads()
+        except BaseException:
+            self._close_file()
+            raise
+        self._threads = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
+        self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
 
-    def contribute(self, program: Program, message: Any, hand_over: HandOver | None = None) -> Any:
-        """One round on all blocks, summed in a fixed order so that it can be repeated.
+    def _at_rest(self, block: Block) -> Block | FileBlock:
+        return block if self._file is None else FileBlock(block, self._file)
 
-        hand_over : is given the part of an overlapping program's sum that all workers are to know;
-            what is returned is the rest
-        """
-        if not self._chains:
-            raise StateLost("this share was closed; the fit has to be started again")
-        began, waited = time.perf_counter(), self._waited
-        helping = self._helping
-        dozed = 0.0 if helping is None else -helping.waited
-        part = self._contribution(program, message, hand_over)
-        dozed += 0.0 if helping is None else helping.waited
-        self.seconds.add_round(time.perf_counter() - began - dozed, self._waited - waited)
-        self.seconds.add_exchange(dozed)
-        return part
+    def _divide_among_threads(self) -> None:
+        """Give every thread a run of blocks of about as many entries, and its working memory."""
+        threads, total = self.assignment.threads, sum(block.entries for block in self.blocks)
+        runs: list[list[Any]] = [[] for _ in range(threads)]
+        passed = 0
+        for block in self.blocks:
+            middle = passed + block.entries / 2
+            runs[min(threads - 1, int(threads * middle / max(total, 1)))].append(block)
+            passed += block.entries
+        largest = max((block.entries for block in self.blocks), default=0)
+        self._refuse_long_slices(largest)
+        rooms = range(0 if self._file is None else ROOMS)
+        self._runs = [(run, Buffers(), [Room(largest) for _ in rooms]) for run in runs if run]
 
-    def _contribution(self, program: Program, message: Any, hand_over: HandOver | None) -> Any:
-        if isinstance(program, Overlapping):
-            if self._scratch is None and program.section(message) is None:
-                team = teamwork.OverlappingRound(program, message, self._chains, hand_over)
-                self._crew.run(team.take_part, len(self._chains), team.abandon)
-                return team.outcome()
-            # Blocks in files are not opened twice, nor are sections.
-            shared, rest = self._summed(program.fused, program, message)
-            if hand_over is None:
-                return shared, add_into(rest, program.known_of(shared))
-            hand_over(shared)
-            return rest
-        return self._summed(program.step, program, message)
+    def _refuse_long_slices(self, largest: int) -> None:
+        """A slice is never cut, so one that is too long for its room cannot be streamed."""
+        wanted = self.assignment.block_entries
+        if wanted is not None and largest > 2 * wanted:
+            raise MemoryBudgetExceeded(
+                f"a slice of mode {self.assignment.store.slab_mode} holds {largest:,} observations "
+                f"and cannot be cut, but there is room for blocks of {wanted:,}; raise the memory "
+                f"limit, or store the observations along another mode"
+            )
 
-    def _summed(
-        self, step: Callable[[Block, Any, Any], Any], program: Program, message: Any
-    ) -> Any:
-        """The sum of what all threads make of their blocks."""
-        sums = teamwork.Tournament(len(self._chains), program.combine)
-        section = program.section(message)
+    # ---- rounds -----------------------------------------------------------------------------
 
-        def take_part(thread: int) -> None:
-            def on_block(block: Block, total: Any) -> Any:
-                return step(block, message, total)
+    def sweep(self, run: int, number: int, program: Program, sweep: Sweep, drop: Any = ()) -> Any:
+        """One round of a run; rounds change vectors in place, so that none can be made again.
 
-            sums.arrive(thread, self._chains[thread].run(on_block, self._background, section))
-
-        self._crew.run(take_part, len(self._chains))
-        return sums.whole
-
-    @property
-    def _waited(self) -> float:
-        """Seconds that the threads have waited for files, on average."""
-        if self._scratch is None:
-            return 0.0
-        return sum(chain.waited for chain in self._chains) / len(self._chains)
-
-    def begin(self, run: int, discard: tuple[str, ...] = ()) -> None:
-        """Start a run of rounds; an earlier one that may still go on is over with it.
-
-        Rounds change vectors in place, so a run cannot be made again.
+        drop : names of vectors that nobody needs any more, from when a run begins
         """
         with self._busy:
-            if run <= self._run:
-                raise StateLost(f"run {run} was asked for after run {self._run}")
-            if not self._ended:
-                # Other workers may still look at, or write to, what was made for that run.
-                for chain in self._chains:
-                    chain.buffers.forget()
-            self._run, self._ended = run, False
-            self.discard(discard)
-
-    def end(self, run: int) -> None:
-        """A run is over, for all workers."""
-        with self._busy:
-            self._ended = run == self._run
-
-    def meet(self, run: int, new_room: NewRoom = np.empty, helping: Helping | None = None) -> None:
-        """Know the workers of a run.
-
-        new_room : makes room for what they are to see
-        helping : how they take work from each other. It stays for the whole run: they wait for what
-            they were told of
-        """
-        with self._busy:
-            self._check(run)
-            self._new_room, self._helping = new_room, helping
-            self._tell_chains(self._chains)
-
-    def part(self, helping: Helping) -> None:
-        """Neighbours do not help each other this way any more."""
-        with self._busy:
-            # The next run may have begun already.
-            if self._helping is helping:
-                self._helping = None
-                self._tell_chains(self._chains)
-
-    def _check(self, run: int) -> None:
-        if run != self._run:
-            raise StateLost(f"run {run} was given up for run {self._run}")
-
-    def _tell_chains(self, chains: list[Chain]) -> None:
-        for chain in chains[:1]:  # the others' sums are added to the first one's
-            chain.buffers.new_room, chain.buffers.helping = self._new_room, self._helping
-
-    def contribute_to(
-        self, run: int, program: Program, message: Any, hand_over: HandOver | None = None
-    ) -> Any:
-        """One round of the run that was begun last."""
-        with self._busy:
-            self._check(run)
-            began = time.perf_counter()
-            part = self.contribute(program, message, hand_over)
-            self.round_seconds.append(time.perf_counter() - began)
+            if number == 0 and run > self._run:
+                self._run, self._round = run, -1
+                self.discard(drop)
+            if (run, number) != (self._run, self._round + 1):
+                raise StateLost(
+                    f"round {number} of run {run} was asked for after round {self._round} of run "
+                    f"{self._run}"
+                )
+            began, waited = time.perf_counter(), self._waited
+            if number:
+                self.seconds.exchange += began - self._left_at
+            self._round = number
+            part = self._contribution(program, sweep)
+            self._left_at = time.perf_counter()
+            self.round_seconds.append(self._left_at - began)
+            self.seconds.add_round(self._left_at - began, self._waited - waited)
             return part
+
+    def _contribution(self, program: Program, sweep: Sweep) -> Any:
+        """The sum over all blocks, in a fixed order so that it can be repeated."""
+        if not self._runs:
+            raise StateLost("this share was closed; the fit has to be started again")
+
+        def over(thread: int) -> Any:
+            total = None
+            for block in self._opened(thread):
+                total = sweep.step(program, block, total, *sweep.message)
+            return total
+
+        if len(self._runs) == 1:
+            return over(0)
+        return functools.reduce(program.combine, self._threads.map(over, range(len(self._runs))))
+
+    def _opened(self, thread: int) -> Iterator[Block]:
+        blocks, buffers, rooms = self._runs[thread]
+        if rooms:
+            return read_ahead(blocks, rooms, buffers, self._background, self._wait)
+        return (block.open(buffers) for block in blocks)
+
+    def _wait(self, seconds: float) -> None:
+        self._waited += seconds / len(self._runs)
+
+    # ---- what is held -----------------------------------------------------------------------
+
+    def opened(self) -> Iterator[Block]:
+        """All blocks, one after the other; what is changed of them is kept."""
+        for at_rest in self.blocks:
+            block = at_rest.open()
+            yield block
+            at_rest.close(block)
 
     def discard(self, names: tuple[str, ...]) -> None:
         for block in self.blocks:
             block.drop(names)
 
-    def change_support(self, change: Change) -> None:
-        """Make every block anew on other entries; they have to be numbered again after it.
+    def change_support(self, change: Callable[[Block], Block]) -> int:
+        """Have other entries in every block; they have to be numbered again after it.
 
-        Vectors keep their numbers, and are zero where an entry is new.
+        change : from a block in memory to the one in its place; returns how many entries there are
+            then that are not the store's
         """
+        extra = 0
         with self._busy:
-            for number, resting in enumerate(self.blocks):
-                contents = resting.contents()
-                keep, added = change(contents, resting.found)
-                block, extra = resupported(contents, self.assignment.store.slab_mode, keep, added)
-                self.blocks[number] = self._resting(block, extra)
-                if isinstance(resting, FileBlock):
-                    resting.remove()
-            self._chains = self._made_chains()
+            for number, at_rest in enumerate(self.blocks):
+                block = at_rest if isinstance(at_rest, Block) else at_rest.loaded()
+                block = change(block)
+                extra += int(block.extra.sum())
+                self.blocks[number] = self._at_rest(block)
+            self._divide_among_threads()
+        return extra
 
-    def partition_columns(self, partition: int, *, extra: bool = False) -> list[NDArray[Any]]:
-        """The index columns of one partition's entries, or only those that are not the store's."""
-        pieces = []
-        for resting in self._blocks_of(partition):
-            chosen = resting.extra() if extra else slice(None)
-            pieces.append([column[chosen] for column in resting.columns()])
-        return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
+    def pieces(self, partition: int) -> Iterator[tuple[Block, slice]]:
+        """The blocks that have entries of a partition, and which these are."""
+        store, layout = self.assignment.store, self.assignment.layout
+        low, high = store.slices_of(partition)
+        for at_rest in self.blocks:
+            if layout is not None:
+                block = at_rest.open()
+                yield block, layout.part(block, partition)
+            elif at_rest.slices[0] < high and at_rest.slices[1] > low:
+                block = at_rest.open()
+                slab = block.arrays.read(f"{ROWS}{store.slab_mode}")
+                yield block, slice(*map(int, np.searchsorted(slab, (low, high))))
+                at_rest.close(block)
 
-    def partition_extra(self, partition: int) -> NDArray[np.bool_]:
-        """Which of one partition's entries are not the store's."""
-        return np.concatenate([piece.extra() for piece in self._blocks_of(partition)])
-
-    def partition_vector(self, partition: int, name: str) -> NDArray[Any]:
-        """A named vector over one whole partition, in the store's order."""
-        return np.concatenate([block.vector(name) for block in self._blocks_of(partition)])
-
-    def put_partition_vector(self, partition: int, name: str, values: NDArray[Any]) -> None:
-        """Set a named vector over one whole partition, given in the store's order."""
-        first = 0
-        for block in self._blocks_of(partition):
-            block.put(name, values[first : first + block.entries])
-            first += block.entries
+    def spending(self) -> ShareSpending:
+        """What it has spent; its place is not known to it."""
+        memory = ProcessMemory.of_this(self.peak_before)
+        return ShareSpending("", **asdict(self.seconds), memory=memory)
 
     @property
     def nbytes(self) -> int:
         """Bytes held in memory now, by numpy's count."""
-        chains = sum(chain.nbytes for chain in self._chains)
-        return chains + sum(block.nbytes for block in self.blocks)
+        working = sum(
+            buffers.nbytes + sum(room.nbytes for room in rooms) for _, buffers, rooms in self._runs
+        )
+        return working + sum(block.nbytes for block in self.blocks)
 
     def close(self) -> None:
         """Let go of everything, after the round that may still be running."""
-        # A crew that is sent away under a round leaves it waiting for ever.
         with self._busy:
-            self._crew.close()
+            self._threads.shutdown(wait=True)
             self._background.shutdown(wait=True)
-            self.blocks, self._chains = [], []
-            self._remove_scratch()
-            if self._single is not None:
-                self._single.release()
+            self.blocks, self._runs = [], []
+            self._close_file()
 
-    def _blocks_of(self, partition: int) -> list[RestingBlock]:
-        pieces = [block for block in self.blocks if block.partition == partition]
-        return sorted(pieces, key=lambda block: block.position)
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
-    def _loaded(self) -> list[RestingBlock]:
-        return [self._resting(block, None) for block in load_blocks(self.assignment)]
 
-    def _resting(self, block: Block, extra: NDArray[np.bool_] | None) -> RestingBlock:
-        if self._scratch is None:
-            return MemoryBlock(block, extra, self.assignment.sections)
-        self._made += 1
-        directory = self._scratch.path / f"b{self._made:05d}"
-        return FileBlock(block, directory, extra, self.assignment.sections)
+# ---- loading ----------------------------------------------------------------------------------
 
-    def _made_chains(self) -> list[Chain]:
-        largest = max((block.entries for block in self.blocks), default=0)
-        rooms = 0 if self._scratch is None else ROOMS
-        runs = divide(self.blocks, self.assignment.threads)
-        chains = [Chain(run, [Room(largest) for _ in range(rooms)]) for run in runs]
-        self._tell_chains(chains)
-        return chains
 
-    def _refuse_long_slices(self) -> None:
-        """A slice is never cut, so one that is too long for its room cannot be streamed."""
-        largest = max((block.entries for block in self.blocks), default=0)
-        streaming = self.assignment.streaming
-        if streaming is not None and largest > 2 * streaming.block_entries:
-            raise MemoryBudgetExceeded(
-                f"a slice of mode {self.assignment.store.slab_mode} holds {largest:,} observations "
-                f"and cannot be cut, but there is room for blocks of {streaming.block_entries:,}; "
-                f"raise the memory limit, or store the observations along another mode"
-            )
+def load_blocks(assignment: Assignment) -> Iterator[Block]:
+    """The blocks of an assignment, read a partition at a time."""
+    store, threads = assignment.store, assignment.threads
+    if assignment.layout is not None:
+        yield from assignment.layout.blocks(assignment)
+    elif assignment.block_entries is None:
+        counts = [store.partitions[number].count for number in assignment.partitions]
+        total, first = sum(counts), 0
+        columns = [np.empty(total, dtype=store.header.index_dtype) for _ in store.shape]
+        values = np.empty(total, dtype=assignment.precision)
+        for number, count in zip(assignment.partitions, counts, strict=True):
+            piece = slice(first, first + count)
+            _read_into(assignment, number, [column[piece] for column in columns], values[piece])
+            first += count
+        pieces = min(threads, max(1, total // assignment.smallest_block))
+        yield from _cut(assignment, columns, values, assignment.slices, pieces)
+    else:
+        for number in assignment.partitions:
+            count = store.partitions[number].count
+            columns = [np.empty(count, dtype=store.header.index_dtype) for _ in store.shape]
+            values = np.empty(count, dtype=assignment.precision)
+            _read_into(assignment, number, columns, values)
+            pieces = math.ceil(count / assignment.block_entries)
+            yield from _cut(assignment, columns, values, store.slices_of(number), pieces)
 
-    def _remove_scratch(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
+
+def _read_into(
+    assignment: Assignment, number: int, columns: list[NDArray[Any]], values: NDArray[Any]
+) -> None:
+    read, numbers = assignment.store.read_partition(number)
+    for column, target in zip(read, columns, strict=True):
+        target[:] = column
+    values[:] = numbers.astype(np.float64) - assignment.offset
+
+
+def _cut(
+    assignment: Assignment,
+    columns: Sequence[NDArray[Any]],
+    values: NDArray[Any],
+    slices: tuple[int, int],
+    pieces: int,
+) -> Iterator[Block]:
+    """Blocks of whole slices, about equally long, with what is held out of these slices."""
+    slab = columns[assignment.store.slab_mode]
+    cuts = cut_at_slices(slab, pieces)
+    borders = [slices[0], *(int(slab[first]) for first, _ in cuts[1:]), slices[1]]
+    held_out = _queries(assignment, borders)
+    for (first, stop), ends in zip(cuts, itertools.pairwise(borders), strict=True):
+        held = {f"{ROWS}{mode}": column[first:stop] for mode, column in enumerate(columns)}
+        held[VALUES] = values[first:stop]
+        block = Block(MemoryArrays(held), stop - first, len(columns), ends)
+        if held_out is not None:
+            block.queries, block.query_values = next(held_out)
+        yield block
+
+
+def cut_at_slices(slab_indices: NDArray[Any], pieces: int) -> list[tuple[int, int]]:
+    """Cut sorted slab indices into at most `pieces` runs of whole slices, about equally long."""
+    entries = len(slab_indices)
+    boundaries = [0]
+    for piece in range(1, pieces):
+        wanted = piece * entries // pieces
+        slice_at = slab_indices[min(wanted, entries - 1)]
+        before, after = (
+            int(np.searchsorted(slab_indices, slice_at, side=side)) for side in ("left", "right")
+        )
+        boundaries.append(before if wanted - before <= after - wanted else after)
+    boundaries.append(entries)
+    return list(itertools.pairwise(sorted(set(boundaries))))
+
+
+def _queries(
+    assignment: Assignment, borders: list[int]
+) -> Iterator[tuple[IndexColumns, NDArray[np.float64]]] | None:
+    """The held-out entries in slices from each border to the next one's."""
+    validation, mode = assignment.validation, assignment.store.slab_mode
+    if validation is None:
+        return None
+    found = []
+    for number in range(len(validation.partitions)):
+        columns, values = validation.read_partition(number)
+        inside = (columns[mode] >= borders[0]) & (columns[mode] < borders[-1])
+        found.append((np.stack([column[inside] for column in columns]), values[inside]))
+    indices = np.concatenate([columns for columns, _ in found], axis=1)
+    values = np.concatenate([part for _, part in found]).astype(np.float64) - assignment.offset
+    order = np.argsort(indices[mode], kind="stable")
+    indices, values = indices[:, order], values[order]
+    edges = itertools.pairwise(np.searchsorted(indices[mode], borders))
+    return ((tuple(indices[:, first:stop]), values[first:stop]) for first, stop in edges)

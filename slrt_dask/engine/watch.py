@@ -1,4 +1,4 @@
-"""Which workers there are, and whether those that hold a share are still at work.
+"""Which workers there are, which partitions they get, and whether they are still at work.
 
 Tasks are pinned to their workers, so a task of a lost one would wait for ever; and dask waits five
 minutes before it gives up a worker that is silent. Hence this look at what the scheduler knows.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import dask
 import distributed
+import numpy as np
 
-from slrt_dask.errors import ClusterLost, StateLost
+from slrt_dask.errors import ClusterLost, NoWorkers, StateLost
 
 ANSWER_SECONDS = 10.0
 """How long a scheduler, or a worker through it, may take to answer a small question."""
@@ -60,30 +63,73 @@ class Watch:
     def __init__(self, client: distributed.Client) -> None:
         self._client = client
         self._paused: dict[str, float] = {}
-        self._heard: dict[str, tuple[float, float]] = {}
+        self._seen: dict[str, tuple[float, float]] = {}
 
     def look(self, addresses: Sequence[str]) -> None:
         """Return if all of them are at work; StateLost if one is not."""
-        workers = known_workers(self._client)
-        now = time.monotonic()
+        workers, now = known_workers(self._client), time.monotonic()
         for address in addresses:
             if address not in workers:
                 raise StateLost(f"the worker {address} is gone")
-            self._check_paused(address, workers[address]["status"], now)
-            self._check_heard(address, workers[address]["last_seen"], now)
+            if workers[address]["status"] != "paused":
+                self._paused.pop(address, None)
+            elif now - self._paused.setdefault(address, now) > PAUSE_SECONDS:
+                raise StateLost(f"the worker {address} is paused for want of memory")
+            # By our own clock since its heartbeat last changed: the scheduler's may differ.
+            heartbeat = workers[address]["last_seen"]
+            if heartbeat != self._seen.get(address, (None, now))[0]:
+                self._seen[address] = heartbeat, now
+            elif now - self._seen[address][1] > SILENT_SECONDS:
+                raise StateLost(
+                    f"the worker {address} has not been heard of for {SILENT_SECONDS:.0f} seconds"
+                )
 
-    def _check_paused(self, address: str, status: str, now: float) -> None:
-        if status != "paused":
-            self._paused.pop(address, None)
-        elif now - self._paused.setdefault(address, now) > PAUSE_SECONDS:
-            raise StateLost(f"the worker {address} is paused for want of memory")
 
-    def _check_heard(self, address: str, last_seen: float, now: float) -> None:
-        # By our own clock since its heartbeat last changed: the scheduler's may show another time.
-        seen, since = self._heard.get(address, (None, now))
-        if last_seen != seen:
-            self._heard[address] = (last_seen, now)
-        elif now - since > SILENT_SECONDS:
-            raise StateLost(
-                f"the worker {address} has not been heard of for {SILENT_SECONDS:.0f} seconds"
-            )
+@dataclass(frozen=True)
+class Place:
+    """Somewhere a share can be: a worker, or this process (address None).
+
+    memory_limit : bytes that it may hold; None if there is no limit
+    """
+
+    address: str | None
+    threads: int
+    memory_limit: int | None
+
+
+def cluster_places(client: distributed.Client) -> list[Place]:
+    """The workers that can be used now, those with the most threads first.
+
+    So a lost worker's successor, at another address, leaves the order of all sums as it was, and
+    with it the last bit of the answer.
+    """
+    workers = usable_workers(known_workers(client))
+    if not workers:
+        raise NoWorkers("the cluster has no worker; start at least one, then try again")
+    places = [
+        Place(address, int(about["nthreads"]), _usable_bytes(about["memory_limit"]))
+        for address, about in workers.items()
+    ]
+    return sorted(places, key=lambda place: (-place.threads, place.address))
+
+
+def _usable_bytes(memory_limit: int | None) -> int | None:
+    """What a worker may hold of its limit: beyond a part of it, dask gives it no more tasks."""
+    pause = dask.config.get("distributed.worker.memory.pause", False)
+    return int((pause or 1.0) * memory_limit) if memory_limit else None
+
+
+def assign_partitions(counts: list[int], places: list[Place]) -> list[tuple[int, ...]]:
+    """Consecutive partitions for each place, with entries in proportion to its threads."""
+    threads, partitions = np.array([place.threads for place in places]), len(counts)
+    passed = np.cumsum(counts)
+    # A place takes the partitions that lie mostly before its end.
+    ends = np.cumsum(threads) / threads.sum() * passed[-1]
+    wanted = np.searchsorted(passed - np.array(counts) / 2, ends, side="right")
+    assigned, first = [], 0
+    for number, stop in enumerate(wanted.tolist()):
+        left = len(places) - 1 - number
+        stop = max(min(stop, partitions - left), min(first + 1, partitions))
+        assigned.append(tuple(range(first, stop)))
+        first = stop
+    return assigned

@@ -8,6 +8,7 @@ each slice, so that one small buffer serves them all.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.errors import InvalidInput
-from slrt_dask.kernels.rows import padded_width
 
 IndexColumns = tuple[NDArray[np.integer[Any]], ...]
 _LARGEST_KEY = 2**63 - 1
@@ -36,10 +36,7 @@ def fibre_keys(
 
 def possible_fibres(shape: tuple[int, ...], left_out: tuple[int, ...]) -> int:
     """Number of fibres there are, observed or not; an error if a 64-bit key cannot hold it."""
-    count = 1
-    for mode, length in enumerate(shape):
-        if mode not in left_out:
-            count *= length
+    count = math.prod(length for mode, length in enumerate(shape) if mode not in left_out)
     if count > _LARGEST_KEY:
         raise InvalidInput(
             f"a tensor of shape {shape} has {count} possible fibres along mode {left_out[0]}, more "
@@ -99,19 +96,6 @@ class BlockIndex:
     def local_modes(self) -> tuple[int, ...]:
         """The modes whose fibres do not leave a slice."""
         return tuple(k for k in range(len(self.shape)) if k != self.slab_mode)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held, counting an array that serves twice only once."""
-        arrays = {id(array): array.nbytes for array in (*self.rows, *self.fibres, self.starts)}
-        return sum(arrays.values())
-
-    def buffer_bytes(self, ranks: tuple[int, ...]) -> int:
-        """Bytes of fibre buffers that one product with factors of these ranks needs."""
-        return sum(
-            8 * rows * padded_width(rank)
-            for rows, rank in zip(self.buffer_rows, ranks, strict=True)
-        )
 
 
 def build_block(
@@ -184,14 +168,8 @@ def build_queries(
         fibres.append(numbers)
         source_fibres.append(source_numbers)
         buffer_rows.append(count)
-    return QueryIndex(
-        starts,
-        np.stack([source_starts, source_stops]).astype(np.int64),
-        rows,
-        tuple(fibres),
-        tuple(source_fibres),
-        tuple(buffer_rows),
-    )
+    bounds = np.stack([source_starts, source_stops]).astype(np.int64)
+    return QueryIndex(starts, bounds, rows, tuple(fibres), tuple(source_fibres), tuple(buffer_rows))
 
 
 def _slice_starts(

@@ -18,7 +18,7 @@ import math
 import numpy as np
 from numba import njit
 
-from slrt_dask.kernels.rows import FAST_MATH
+from slrt_dask.kernels.simd import FAST_MATH
 
 OBSERVED, BOUNDED, AT_LOWER, AT_UPPER, COUPLED = 1, 2, 4, 8, 16
 """COUPLED: here for the sake of a linear constraint; it may be observed or bounded besides."""

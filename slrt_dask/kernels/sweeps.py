@@ -19,14 +19,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from slrt_dask.kernels.rows import (
+from slrt_dask.kernels.simd import (
     FAST_MATH,
     add_scaled_row,
     clear_row,
+    gather_run,
     prefetch_row,
     row_product,
+    sample_run,
+    scatter_run,
 )
-from slrt_dask.kernels.runs import gather_run, sample_run, scatter_run
 
 AHEAD = 16
 """Fibre sums that cross slabs do not stay in cache, and the order in which they are needed is too
@@ -158,19 +160,9 @@ def derivative_row_sums_slices(
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def sample_slices(
-    bounds,
-    rows,
-    fibres,
-    x,
-    query_starts,
-    query_rows,
-    query_fibres,
-    factor,
-    lanes,
-    buffer,
-    weight,
-    out,
-):
+    bounds, rows, fibres, x, query_starts, query_rows, query_fibres, factor, lanes, buffer,
+    weight, out,
+):  # fmt: skip
     """out += weight * (X ×_k factor factorᵀ) at other places than the entries of X.
 
     `bounds` gives begin and end, among the entries, of each slice in which there are queries. A

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from slrt_dask.kernels.rows import FAST_MATH
+from slrt_dask.kernels.simd import FAST_MATH
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
@@ -58,39 +58,6 @@ def conjugate_step(x, r, p, s, w, alpha, beta):
         p[e] = direction
         s[e] = image
         x[e] += alpha * direction
-        residual = r[e] - alpha * image
-        r[e] = residual
-        rr += np.float64(residual) * np.float64(residual)
-    return rr
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def conjugate_steps(x, r, p, s, w, alpha, beta, alpha_before, beta_before):
-    """The same where the step before has moved r and s, but left x and p; returns ⟨r, r⟩.
-
-    What its r was can be told from what it has made of it: r + α_before · s.
-    """
-    rr = 0.0
-    for e in range(x.size):
-        before = r[e] + alpha_before * s[e] + beta_before * p[e]
-        direction = r[e] + beta * before
-        image = w[e] + beta * s[e]
-        p[e] = direction
-        s[e] = image
-        x[e] += alpha_before * before + alpha * direction
-        residual = r[e] - alpha * image
-        r[e] = residual
-        rr += np.float64(residual) * np.float64(residual)
-    return rr
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH)
-def residual_step(r, s, w, alpha, beta):
-    """The part of `conjugate_step` that moves r and s, and leaves x and p; returns ⟨r, r⟩."""
-    rr = 0.0
-    for e in range(r.size):
-        image = w[e] + beta * s[e]
-        s[e] = image
         residual = r[e] - alpha * image
         r[e] = residual
         rr += np.float64(residual) * np.float64(residual)

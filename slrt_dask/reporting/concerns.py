@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.engine.amounts import RUNTIME_BYTES
-from slrt_dask.engine.plan import readable
+from slrt_dask.engine.plan import RUNTIME_BYTES, readable
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.reporting.facts import Facts, Standing
 from slrt_dask.reporting.observed import DRAWN

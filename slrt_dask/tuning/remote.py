@@ -8,18 +8,12 @@ for problems that are loaded in no time; larger ones stay loaded, on all workers
 from __future__ import annotations
 
 import threading
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
-
-import distributed
 
 from slrt_dask.config import FitSettings
 from slrt_dask.data.holding_out import Kind
-from slrt_dask.engine.cluster import GONE, LOOK_SECONDS
-from slrt_dask.engine.submitting import Submitter
-from slrt_dask.engine.watch import ANSWER_SECONDS, Watch
-from slrt_dask.engine.wire import aligned
-from slrt_dask.errors import MemoryBudgetExceeded, StateLost
+from slrt_dask.engine.cluster import PinnedTasks, aligned
+from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.request import Request
 from slrt_dask.tuning.candidate import Candidate
 from slrt_dask.tuning.search import Tried
@@ -61,8 +55,7 @@ class RemoteTrials:
         assert request.only is not None
         self._request, self._shares, self._kind = request, shares, kind
         (self._address,) = request.only
-        self._client = request.connection.client
-        self._submitter, self._watch = Submitter(self._client), Watch(self._client)
+        self._tasks = PinnedTasks(request.connection.client, [self._address])
         self._ended = threading.Event()
         place = request.plan().workers[0].place
         self._alone = replace(
@@ -83,32 +76,12 @@ class RemoteTrials:
             return None
         alone = replace(self._alone, settings=settings)
         errand = Errand(alone, self._shares, self._kind, candidate, warm)
-        try:
-            return self._answered(errand)
-        except GONE as error:
-            self._watch.look([self._address])  # which says so if that is why
-            raise StateLost(f"a trial was lost on its way ({error})") from error
-
-    def _answered(self, errand: Errand) -> Tried | None:
-        (sent,) = self._submitter.scatter(self._address, {"errand": errand}, ANSWER_SECONDS)
-        future = self._submitter.submit("trial", self._address, run_errand, sent)
-        try:
-            while True:
-                try:
-                    with self._client.as_current():
-                        distributed.wait(future, timeout=LOOK_SECONDS)
-                    tried: Tried | None = future.result(timeout=ANSWER_SECONDS)
-                    return tried
-                except TimeoutError:
-                    if future.status == "error":  # perhaps by a timeout of its own
-                        future.result()
-                    if self._ended.is_set():
-                        raise CancelledError("the search was ended") from None
-                    self._watch.look([self._address])
-        finally:
-            future.release()
+        with self._tasks.losses_named():
+            sent = self._tasks.scatter("errand", self._address, errand)
+            future = self._tasks.submit("trial", self._address, run_errand, sent)
+            tried: Tried | None = self._tasks.results([future], self._ended)[0]
+        return tried
 
     def close(self) -> None:
         """End what still runs: nobody waits for it any more."""
         self._ended.set()
-        self._submitter.forget()

@@ -19,11 +19,10 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
 from slrt_dask.config import FitSettings
-from slrt_dask.engine.placement import cluster_places
 from slrt_dask.engine.plan import Plan
+from slrt_dask.engine.watch import cluster_places
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.monitor import describe_trial
-from slrt_dask.newcomers import ROUND_SECONDS
 from slrt_dask.recovery import persist
 from slrt_dask.request import Request
 from slrt_dask.tuning.candidate import Candidate, Freedom
@@ -33,6 +32,8 @@ from slrt_dask.tuning.remote import RemoteTrials
 from slrt_dask.tuning.search import TOGETHER, Batch, Search, Tried
 from slrt_dask.tuning.trials import Trials, settings_of
 
+ROUND_SECONDS = 0.03
+"""What a round between workers takes, however little there is to compute."""
 ENTRIES_A_SECOND = 1e7
 """That a thread sweeps over, roughly, with the ranks that a search begins with."""
 logger = logging.getLogger("slrt_dask")
@@ -204,5 +205,3 @@ def _check_room(request: Request, loaded: Plan, settings: FitSettings) -> None:
     plan = replace(request, settings=settings).plan()
     if plan.in_memory != loaded.in_memory:
         raise MemoryBudgetExceeded("observations would have to leave memory for it")
-    if plan.sections > loaded.sections:
-        raise MemoryBudgetExceeded("fibre sums would have to be made in more sections for it")

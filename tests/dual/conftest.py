@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
 from slrt_dask.engine.local import LocalEngine
+
 from tests.engine.helpers import dense_problem, dense_vector, dual_problem
 
 

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.local import LocalEngine
 from threadpoolctl import threadpool_limits
 
 from slrt_dask.dual.bounded import BoundedProblem
@@ -16,9 +18,7 @@ from slrt_dask.dual.scan import boxes
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.dual.working_set import Places
 from slrt_dask.engine import prepare
-from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.local import LocalEngine
 from slrt_dask.errors import InvalidInput, MemoryBudgetExceeded
 from slrt_dask.kernels.bounds import BOUNDED, OBSERVED
 from slrt_dask.optim import ConjugateGradient, StopRules, minimise

@@ -7,9 +7,9 @@ import itertools
 
 import numpy as np
 import pytest
+from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.start import spectral_start
-from slrt_dask.engine.local import LocalEngine
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
 from tests.engine.helpers import SHAPES, dense_problem, dual_problem
 from tests.oracles.convex import solve_convex

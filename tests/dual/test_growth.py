@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.growth import resized
 from slrt_dask.dual.problem import DualProblem
-from slrt_dask.engine.local import LocalEngine
 from tests.engine.helpers import dense_problem
 
 

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import distributed
 import numpy as np
 import pytest
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.embedded import EmbeddedStore
+from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.hankel.certificate import unsupported
 from slrt_dask.dual.hankel.model import WindowModel
 from slrt_dask.dual.hankel.observed import Box, observed
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.start import spectral_start
-from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.embedded import EmbeddedStore
-from slrt_dask.engine.local import LocalEngine
 from slrt_dask.errors import InvalidInput
 from slrt_dask.kernels.windows import Embedding, cut_windows, overlap_add
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.sparse.linalg import cg
-
 from slrt_dask.dual.inner import ConjugateGradient
-from slrt_dask.dual.operator import Factors
 from slrt_dask.engine.local import LocalEngine
+
+from slrt_dask.dual.operator import Factors
 from slrt_dask.errors import NumericalBreakdown
 from tests.engine.helpers import ORDERS, put_on_share
 from tests.oracles.dense import solve_by_conjugate_gradients
@@ -60,6 +60,7 @@ def test_the_tolerance_is_relative_to_the_data_unsquared_and_reached(order, C, p
 
 def test_a_tolerance_is_relative_whatever_the_scale_of_the_data(pair, store_of):
     from slrt_dask.engine.local import LocalEngine
+
     from tests.engine.helpers import dense_problem, dual_problem
 
     counts = set()
@@ -164,6 +165,7 @@ def test_a_solve_that_is_never_good_enough_ends_where_residuals_vanish(C, pair):
 
 def test_observations_that_are_all_zero_are_solved_at_once(pair, store_of):
     from slrt_dask.engine.local import LocalEngine
+
     from tests.engine.helpers import dense_problem, dual_problem
 
     dense = dense_problem(3)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual import bounded
-from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.local import LocalEngine
 from slrt_dask.errors import InvalidInput
 from tests.dual.linear_cases import Rows, assert_optimal, solve_rows, some_rows, with_rows
 from tests.dual.test_bounded import bounded_problem, local, one_thread, settled, tensor_of

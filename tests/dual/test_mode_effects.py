@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.data.holding_out import SINGLY
 from slrt_dask.dual import mode_effects
@@ -14,10 +16,8 @@ from slrt_dask.dual.mode_effects import (
     held_out_errors,
     subtract_effects,
 )
-from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.block import VALUES
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.local import LocalEngine
 
 SHAPES = {2: (30, 25), 3: (14, 11, 9), 4: (8, 7, 6, 5)}
 NOISE = 0.5

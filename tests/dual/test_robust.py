@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.robust import RobustProblem
 from slrt_dask.dual.start import spectral_start
-from slrt_dask.engine.assignment import Streaming
-from slrt_dask.engine.local import LocalEngine
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim import ConjugateGradient, LimitedMemory, StopRules, minimise
 from slrt_dask.optim.checks import check_gradient

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.start import ObservedRows, spectral_start
-from slrt_dask.engine.local import LocalEngine
 from tests.engine.helpers import dense_problem
 from tests.oracles.dense import unfold
 

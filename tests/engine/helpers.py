@@ -7,14 +7,14 @@ import os
 from contextlib import suppress
 
 import numpy as np
+from slrt_dask.engine.assignment import Assignment
+from slrt_dask.engine.prepare import NumberFibres
 
 from slrt_dask.data import open_store
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.sampling import ValidationErrors
 from slrt_dask.dual.sums import DerivativeRowSums
-from slrt_dask.engine.assignment import Assignment
-from slrt_dask.engine.prepare import NumberFibres
 from slrt_dask.engine.program import run_rounds
 from slrt_dask.engine.share import Share
 from tests.oracles.dense import random_problem

@@ -12,18 +12,18 @@ import dask
 import distributed
 import numpy as np
 import pytest
+from slrt_dask.engine.assignment import Assignment
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
+from slrt_dask.engine.tasks import SharePlugin
 
 import slrt_dask
 from slrt_dask.config import FitSettings
 from slrt_dask.engine import assignment, plan, watch
-from slrt_dask.engine.assignment import Assignment
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.local import LocalEngine
-from slrt_dask.engine.placement import Place, assign_partitions, cluster_places
 from slrt_dask.engine.plan import plan_fit
 from slrt_dask.engine.program import Finished, Program
 from slrt_dask.engine.share import Share
-from slrt_dask.engine.tasks import SharePlugin
 from slrt_dask.errors import ClusterLost, MemoryBudgetExceeded, NoWorkers, StateLost
 from slrt_dask.request import plan_of
 from tests.engine.helpers import RANKS, assert_same, dense_problem, results

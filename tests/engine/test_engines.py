@@ -8,19 +8,19 @@ import pickle
 import distributed
 import numpy as np
 import pytest
-
 from slrt_dask.dual.inner import ConjugateGradient
+from slrt_dask.engine.assignment import Streaming
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.seen_memory import OutOfSight
+from slrt_dask.engine.tasks import SharePlugin
+
 from slrt_dask.dual.lanczos import WIDTH
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.dual.writing import write_dual_partitions
 from slrt_dask.engine import assignment, block, cluster, exchange, neighbours, post, prepare
-from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.local import LocalEngine
-from slrt_dask.engine.seen_memory import OutOfSight
-from slrt_dask.engine.tasks import SharePlugin
 from slrt_dask.errors import StateLost, StoreCorrupt
 from slrt_dask.kernels import crossing
 from tests.engine.helpers import (

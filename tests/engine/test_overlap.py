@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-
-from slrt_dask.engine import chains, exchange
 from slrt_dask.engine.assignment import Streaming
 from slrt_dask.engine.exchange import Mailbox, TreeExchange
+
+from slrt_dask.engine import chains, exchange
 from slrt_dask.engine.program import Finished, Overlapping, add_into, run_rounds
 from slrt_dask.errors import StateLost
 from tests.engine.helpers import dense_problem, numbered_share

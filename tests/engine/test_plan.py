@@ -15,6 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slrt_dask.engine.amounts import RUNTIME_BYTES
+from slrt_dask.engine.costs import Costs
+from slrt_dask.engine.local import LocalEngine
+from slrt_dask.engine.neighbours import LARGEST
+from slrt_dask.engine.placement import Place
 
 import slrt_dask
 import slrt_dask.request
@@ -22,12 +27,7 @@ from slrt_dask.config import FitSettings
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.engine import plan as planning
-from slrt_dask.engine.amounts import RUNTIME_BYTES
 from slrt_dask.engine.base import share_bytes
-from slrt_dask.engine.costs import Costs
-from slrt_dask.engine.local import LocalEngine
-from slrt_dask.engine.neighbours import LARGEST
-from slrt_dask.engine.placement import Place
 from slrt_dask.engine.plan import SECTIONS, WORTHWHILE_BLOCK, plan_fit, readable
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slrt_dask.engine.scratch import Room, ScratchDirectory, read_file, remove_abandoned, write_file
 
 from slrt_dask.engine import scratch
-from slrt_dask.engine.scratch import Room, ScratchDirectory, read_file, remove_abandoned, write_file
 from slrt_dask.errors import ScratchFull, StateLost
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from slrt_dask.engine.assignment import Assignment, cut_at_slices
 from slrt_dask.engine.placement import Place, assign_partitions
+
 from slrt_dask.engine.program import Finished, Program, run_rounds
 from slrt_dask.engine.share import Share
 from slrt_dask.errors import StateLost

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from slrt_dask.dual.inner import ConjugateGradient
-from slrt_dask.dual.operator import Factors
-from slrt_dask.engine import prepare
 from slrt_dask.engine.assignment import Assignment, Streaming
 from slrt_dask.engine.file_block import FileBlock
 from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.resting import MemoryBlock
-from slrt_dask.engine.share import Share
 from slrt_dask.engine.support import resupported
+
+from slrt_dask.dual.operator import Factors
+from slrt_dask.engine import prepare
+from slrt_dask.engine.share import Share
 from slrt_dask.errors import StateLost
 from slrt_dask.kernels import sweeps
 from tests.engine.helpers import SHAPES, dense_problem

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from slrt_dask.engine.local import LocalEngine
+
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.engine.cluster import ClusterEngine
-from slrt_dask.engine.local import LocalEngine
 from slrt_dask.engine.share import Share
 from slrt_dask.optim.line_search import LineSearch
 

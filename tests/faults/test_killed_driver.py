@@ -11,12 +11,12 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from slrt_dask.engine.scratch import PREFIX
 
 import slrt_dask as slrt
 from slrt_dask.cli import main
 from slrt_dask.config import FitSettings
 from slrt_dask.engine import plan
-from slrt_dask.engine.scratch import PREFIX
 from slrt_dask.request import plan_of
 from tests.faults.conftest import OPTIONS, RANKS
 from tests.faults.phases import Phases

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from slrt_dask.kernels.rows import lanes_for, pad_columns
 
 from slrt_dask.kernels.blocks import (
     BlockIndex,
@@ -13,7 +14,6 @@ from slrt_dask.kernels.blocks import (
     fibre_keys,
     possible_fibres,
 )
-from slrt_dask.kernels.rows import lanes_for, pad_columns
 
 SHAPES = {2: (6, 5), 3: (5, 4, 6), 4: (4, 3, 5, 2), 5: (3, 4, 2, 3, 2)}
 ORDERS = tuple(SHAPES)

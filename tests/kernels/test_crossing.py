@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-
-from slrt_dask.kernels import crossing, sweeps, vectors
 from slrt_dask.kernels.rows import lanes_for, pad_columns
 from slrt_dask.kernels.turns import DONE, GIVEN_UP, new_counters
+
+from slrt_dask.kernels import crossing, sweeps, vectors
 from tests.kernels.helpers import random_tensor, whole_fibres
 
 

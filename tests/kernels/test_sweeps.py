@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
+from slrt_dask.kernels.rows import FAST_MATH, lanes_for, pad_columns, padded_width
 
 from slrt_dask.kernels import crossing, local, sweeps, vectors
 from slrt_dask.kernels.blocks import build_queries
-from slrt_dask.kernels.rows import FAST_MATH, lanes_for, pad_columns, padded_width
 from tests.kernels.helpers import (
     ORDERS,
     SHAPES,

@@ -12,11 +12,11 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
+from slrt_dask.dual.hankel.embedding import overlap_add
 from slrt_dask.dual.hankel.inner import GATHER, SWEEP, OnTensors, Told
 from slrt_dask.dual.hankel.observed import Tensor
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Finished
-from slrt_dask.kernels.windows import overlap_add
 
 TENSOR_ARRAY = "tensor"
 CHUNK_ENTRIES = 2**20
@@ -27,8 +27,6 @@ class WithTensor(OnTensors):
     """One round after which the root has W."""
 
     vector: str
-
-    label = "tensor"
 
     @property
     def gathered(self) -> tuple[str, ...]:
@@ -87,8 +85,6 @@ class WriteTensor(WithTensor):
     """Write W as an array of a group; every chunk carries its checksum."""
 
     group: str
-
-    label = "write-tensor"
 
     def used(self, tensor: Tensor) -> None:
         array = _tensor_array(self.group, tensor.shape)

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.certificate import Bounds
+from slrt_dask.dual.hankel.embedding import overlap_add
 from slrt_dask.dual.hankel.inner import GATHER, KEEP, SWEEP, OnTensors, Told
 from slrt_dask.dual.hankel.observed import Observed, Tensor
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Finished
 from slrt_dask.kernels import vectors
-from slrt_dask.kernels.windows import overlap_add
 
 MULTIPLES = tuple(float(t) for t in np.linspace(0.0, 1.2, 25))
 """Of S', that are tried for the lower bound where there are bounds on W."""
@@ -70,8 +70,6 @@ class MeasureHankel(OnTensors):
 
     vector: str
     less: str
-
-    label = "measure"
 
     @property
     def gathered(self) -> tuple[str, ...]:

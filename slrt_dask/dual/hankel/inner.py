@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from slrt_dask.dual.hankel.embedded import EmbeddedStore
+from slrt_dask.dual.hankel.embedding import cut_windows, overlap_add
 from slrt_dask.dual.hankel.model import Matrices, WindowModel
 from slrt_dask.dual.hankel.observed import Box, Observed, Tensor, observed
 from slrt_dask.dual.hankel.solving import Course, Solution, System
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.embedded import EmbeddedStore
-from slrt_dask.engine.program import Finished, Program
+from slrt_dask.engine.program import Finished, StateMachine
 from slrt_dask.errors import NumericalBreakdown
-from slrt_dask.kernels.windows import cut_windows, overlap_add
 
 GATHER, SWEEP, KEEP = "gather", "sweep", "keep"
 SMALLEST_DEVIATION = 1e-9
@@ -113,7 +113,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class OnTensors(Program):
+class OnTensors(StateMachine):
     """A program whose first round puts vectors together, so that the root has them as tensors."""
 
     setting: Setting
@@ -179,8 +179,6 @@ class HankelSolve(OnTensors):
     max_iterations: int
     right_hand_side: str | None = None
     at: str | None = None
-
-    label = "solve"
 
     @property
     def gathered(self) -> tuple[str, ...]:

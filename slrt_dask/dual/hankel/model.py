@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.kernels.windows import BATCH_ENTRIES, Embedding, Tensor
+from slrt_dask.dual.hankel.embedding import BATCH_ENTRIES, Embedding, Tensor
 
 Matrices = tuple[NDArray[np.float64], ...]
 Room = Callable[[Hashable, tuple[int, ...], Any], NDArray[Any]]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.store import open_store
-from slrt_dask.engine.embedded import EmbeddedStore
+from slrt_dask.dual.hankel.embedded import EmbeddedStore
 
 Tensor = NDArray[np.float64]
 

@@ -18,6 +18,8 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate, captured, nuclear_norm
 from slrt_dask.dual.hankel.answers import HankelValidationErrors, WithTensor, WriteTensor
 from slrt_dask.dual.hankel.certificate import HankelBounds, HankelProducts, MeasureHankel
+from slrt_dask.dual.hankel.embedded import EmbeddedStore
+from slrt_dask.dual.hankel.embedding import Embedding
 from slrt_dask.dual.hankel.inner import HankelOutcome, HankelSolve, Setting
 from slrt_dask.dual.hankel.observed import Box, Tensor
 from slrt_dask.dual.hankel.sums import (
@@ -35,9 +37,7 @@ from slrt_dask.dual.problem import (
 )
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.engine.base import Engine, VectorHandle
-from slrt_dask.engine.embedded import EmbeddedStore
 from slrt_dask.errors import InvalidInput
-from slrt_dask.kernels.windows import Embedding
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
 Value = TypeVar("Value")

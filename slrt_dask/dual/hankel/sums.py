@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from slrt_dask.dual.hankel.embedding import overlap_add
 from slrt_dask.dual.hankel.inner import GATHER, KEEP, SWEEP, OnTensors, Told
 from slrt_dask.dual.hankel.model import Matrices, add_row_sums
 from slrt_dask.dual.hankel.observed import Tensor
 from slrt_dask.engine.block import VALUES, Block
 from slrt_dask.engine.program import Finished
-from slrt_dask.kernels.windows import overlap_add
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,6 @@ class HankelRowSums(OnTensors):
     vector: str | None
     less: str | None
     matrices: Matrices
-
-    label = "rows"
 
     @property
     def gathered(self) -> tuple[str, ...]:
@@ -57,8 +55,6 @@ class HankelRightHandSide(OnTensors):
     vector: str
     target: str
     direction: Matrices
-
-    label = "rhs"
 
     @property
     def gathered(self) -> tuple[str, ...]:
@@ -92,8 +88,6 @@ class HankelDerivativeRowSums(OnTensors):
     vector: str
     vector_dot: str
     direction: Matrices
-
-    label = "rows"
 
     @property
     def gathered(self) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ class ShareSeconds:
     """What the rounds of a share took; of its threads the mean, which is at most the wall time.
 
     computing : kernels, and waiting for the slowest thread;  files : waiting for streamed blocks
-    exchange : adding up with other workers, and waiting for them
+    exchange : between rounds, waiting for the sums of other workers and the next message
     """
 
     rounds: int = 0
@@ -89,9 +89,6 @@ class ShareSeconds:
         self.rounds += 1
         self.files += waited
         self.computing += seconds - waited
-
-    def add_exchange(self, seconds: float) -> None:
-        self.exchange += seconds
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ ever held.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.header import PartitionInfo
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.engine.block import Block, MemoryVectors
-from slrt_dask.kernels.windows import Embedding
+from slrt_dask.dual.hankel.embedding import Embedding
+from slrt_dask.engine.block import VALUES, Block, MemoryArrays
 
 if TYPE_CHECKING:
-    from slrt_dask.engine.assignment import Assignment
+    from slrt_dask.engine.share import Assignment
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,18 +54,43 @@ class EmbeddedStore(ObservationStore):
     @property
     def partitions(self) -> tuple[PartitionInfo, ...]:
         """Runs of offsets, with how many entries of the tensor each has a piece of."""
-        offsets, entries = self._edges(math.prod(self.tau)), self._edges(math.prod(self.shape))
+        entries = self._edges(math.prod(self.shape))
         return tuple(
-            PartitionInfo(f"offsets{first}", stop_entry - first_entry, first, stop)
-            for (first, stop), (first_entry, stop_entry) in zip(
-                itertools.pairwise(offsets), itertools.pairwise(entries), strict=True
-            )
+            PartitionInfo(f"offsets{first}", entries[number + 1] - entries[number], first, stop)
+            for number, (first, stop) in enumerate(map(self.slices_of, range(len(entries) - 1)))
         )
+
+    def slices_of(self, number: int) -> tuple[int, int]:
+        offsets = self._edges(math.prod(self.tau))
+        return offsets[number], offsets[number + 1]
 
     def piece(self, block: Block) -> slice:
         """Which entries of the flattened tensor a block's vectors are of."""
-        first = self._edges(math.prod(self.shape))[block.partition] + block.position
-        return slice(first, first + block.entries)
+        return slice(block.position, block.position + block.entries)
+
+    def part(self, block: Block, partition: int) -> slice:
+        """Which of a block's entries are a partition's."""
+        edges = self._edges(math.prod(self.shape))
+        first, stop = (
+            min(max(edge - block.position, 0), block.entries)
+            for edge in edges[partition : partition + 2]
+        )
+        return slice(first, stop)
+
+    def blocks(self, assignment: Assignment) -> Iterator[Block]:
+        """The blocks of an assignment: one for every thread, if there are offsets enough."""
+        flat = self.dense(assignment.offset)[0].reshape(-1)
+        low, high = assignment.slices
+        edges, numbers = self._edges(math.prod(self.shape)), assignment.partitions
+        first_entry, stop_entry = edges[numbers[0]], edges[numbers[-1] + 1]
+        count, entries = high - low, stop_entry - first_entry
+        pieces = max(1, min(assignment.threads, count, entries))
+        for piece in range(pieces):
+            run = low + count * piece // pieces, low + count * (piece + 1) // pieces
+            first = first_entry + entries * piece // pieces
+            stop = first_entry + entries * (piece + 1) // pieces
+            values = flat[first:stop].astype(assignment.precision)
+            yield Block(MemoryArrays({VALUES: values}), stop - first, 0, run, first)
 
     def dense(self, offset: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """The observations less an offset, zero elsewhere, and where they are."""
@@ -89,24 +113,3 @@ class EmbeddedStore(ObservationStore):
 def _embedding(shape: tuple[int, ...], tau: tuple[int, ...]) -> Embedding:
     """Always the same one, for it keeps where its windows' rows are."""
     return Embedding(shape, tau)
-
-
-def load_runs(assignment: Assignment) -> Iterator[Block]:
-    """The blocks of an assignment to an embedded store."""
-    store = assignment.store
-    assert isinstance(store, EmbeddedStore)
-    flat = store.dense(assignment.offset)[0].reshape(-1)
-    wanted = math.ceil(assignment.threads / max(1, len(assignment.partitions)))
-    for number in assignment.partitions:
-        part = store.partitions[number]
-        offsets = range(part.first_slice, part.stop_slice)
-        pieces = max(1, min(wanted, len(offsets), part.count))
-        for piece in range(pieces):
-            run = offsets[len(offsets) * piece // pieces : len(offsets) * (piece + 1) // pieces]
-            first, stop = part.count * piece // pieces, part.count * (piece + 1) // pieces
-            block = Block(
-                (), MemoryVectors(np.zeros(stop - first, dtype=assignment.precision)), number,
-                first, slices=(run.start, run.stop),
-            )  # fmt: skip
-            block.values[:] = flat[store.piece(block)]
-            yield block
