@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import functools
-import os
-from contextlib import suppress
 
 import numpy as np
-from slrt_dask.engine.assignment import Assignment
-from slrt_dask.engine.prepare import NumberFibres
 
 from slrt_dask.data import open_store
+from slrt_dask.dual.numbering import number_fibres
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.sampling import ValidationErrors
-from slrt_dask.dual.sums import DerivativeRowSums
-from slrt_dask.engine.program import run_rounds
-from slrt_dask.engine.share import Share
+from slrt_dask.dual.sums import DerivativeRowSums, NormOfObservations
+from slrt_dask.dual.working_set import partition_columns
+from slrt_dask.dual.writing import partition_vector, put_partition_vector
+from slrt_dask.engine.base import LocalEngine
+from slrt_dask.engine.cluster import ClusterEngine
+from slrt_dask.engine.share import Assignment, Share
+from slrt_dask.engine.watch import assign_partitions, cluster_places
 from tests.oracles.dense import random_problem
 
-SHAPES = {2: (9, 8), 3: (8, 6, 5), 4: (7, 4, 3, 4), 5: (7, 3, 2, 3, 2)}
-RANKS = {2: (3, 2), 3: (3, 2, 1), 4: (2, 3, 1, 2), 5: (2, 1, 2, 3, 2)}
+SHAPES = {2: (9, 8), 3: (8, 6, 5), 4: (7, 4, 3, 4)}
+RANKS = {2: (3, 2), 3: (3, 2, 1), 4: (2, 3, 1, 2)}
 ORDERS = tuple(SHAPES)
-
-
-def links_of_open_files():
-    """What the open files of this process are; other threads may open and close some meanwhile."""
-    links = []
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
-            links.append(os.readlink(f"/proc/self/fd/{number}"))
-    return links
+TINY = 2
+"""Entries below which blocks are not cut further: small enough for every thread to get one."""
 
 
 def dense_problem(order, *, fraction=0.4, C=5.0, seed=0, **options):
@@ -50,31 +44,53 @@ def held_out(dense, seed=9):
     return mask, rng.standard_normal(dense.mask.shape)
 
 
-def numbered_share(store, partitions=None, **options):
-    """A share of a store's partitions, of all if None, whose fibres have numbers."""
+# ---- engines and shares -----------------------------------------------------------------------
+
+
+def assignment_of(store, threads=1, partitions=None, **options):
+    """What a share of some partitions of a store has to load; of all if None."""
     held = tuple(range(len(store.partitions))) if partitions is None else partitions
-    share = Share(Assignment(store, held, **options))
-    run_rounds(NumberFibres(store.shape, store.slab_mode, store.nnz), share.contribute)
-    return share
+    return Assignment(store, held, threads, **{"smallest_block": TINY, **options})
+
+
+def local_engine(store, threads=1, **options):
+    """An engine of this process that holds a store, with numbered fibres."""
+    engine = LocalEngine(assignment_of(store, threads, **options))
+    number_fibres(engine)
+    return engine
+
+
+def cluster_engine(store, client, **options):
+    """An engine on all workers of a client that get a partition, with numbered fibres."""
+    places = cluster_places(client)
+    shares = assign_partitions([part.count for part in store.partitions], places)
+    assignments = {
+        place.address: assignment_of(store, place.threads, share, **options)
+        for place, share in zip(places, shares, strict=True)
+        if share
+    }
+    engine = ClusterEngine(client, assignments)
+    number_fibres(engine)
+    return engine
+
+
+def share_of(store, threads=1, **options):
+    """A share of a store whose blocks are not numbered."""
+    return Share(assignment_of(store, threads, **options))
+
+
+# ---- vectors ----------------------------------------------------------------------------------
 
 
 def vectors_of_share(share, name):
     """Partition number to the whole vector of this name."""
-    return {
-        number: np.array(share.partition_vector(number, name))
-        for number in share.assignment.partitions
-    }
-
-
-def names_on_share(share):
-    """The names that handles stand for, without those of the solver's work vectors."""
-    names = {name for block in share.blocks for name in block.block.vectors.names}
-    return sorted(name for name in names if name[0] == "v" and name[1:].isdigit())
+    return {number: partition_vector(share, number, name) for number in share.assignment.partitions}
 
 
 def put_on_share(share, name, tensor):
     for number in share.assignment.partitions:
-        share.put_partition_vector(number, name, tensor[tuple(share.partition_columns(number))])
+        places = tuple(partition_columns(share, number))
+        put_partition_vector(share, number, name, tensor[places])
 
 
 def dense_vector(engine, name, reader=vectors_of_share):
@@ -92,10 +108,13 @@ def columns_of(path, number):
     return open_store(path).read_partition(number)[0]
 
 
+# ---- answers ----------------------------------------------------------------------------------
+
+
 def results(engine, dense, *, iterations=4, validated=True, certified=True):
     """The outcome of every program at one point, with a fixed number of inner iterations.
 
-    The number is fixed, so that two engines do the same arithmetic but for the order of sums.
+    The number is fixed, so that two engines do the same arithmetic up to the order of sums.
     """
     problem = dual_problem(engine, dense, max_inner_iterations=iterations)
     rng = np.random.default_rng(4)
@@ -108,20 +127,20 @@ def results(engine, dense, *, iterations=4, validated=True, certified=True):
         "residual": evaluation.inner.residual,
         "dual": dense_vector(engine, evaluation.dual.name),
         "warm dual": dense_vector(engine, warm.dual.name),
-        "norm": problem._norm,
+        "norm": engine.run(NormOfObservations()),
     }
-    for mode, part in enumerate(problem.row_sums(None, point)):
-        found[f"row sums {mode}"] = part
-    for mode, part in enumerate(problem.gradient(evaluation)):
-        found[f"gradient {mode}"] = part
-    for mode, part in enumerate(problem.hessian(evaluation, direction, rtol=0.0)):
-        found[f"hessian {mode}"] = part
     rows = DerivativeRowSums(
         evaluation.dual.name, warm.dual.name, Factors.of(point), Factors.of(direction),
         engine.store.slab_mode,
     )  # fmt: skip
-    for mode, part in enumerate(engine.run(rows)):
-        found[f"derivative rows {mode}"] = part
+    by_mode = {
+        "row sums": problem.row_sums(None, point),
+        "gradient": problem.gradient(evaluation),
+        "hessian": problem.hessian(evaluation, direction, rtol=0.0),
+        "derivative rows": engine.run(rows),
+    }
+    for name, parts in by_mode.items():
+        found |= {f"{name} {mode}": part for mode, part in enumerate(parts)}
     if validated:
         program = ValidationErrors(evaluation.dual.name, Factors.of(point), dense.lambdas)
         found["validation"] = engine.run(program).rmse
