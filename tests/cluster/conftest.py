@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slrt_dask.issuing import make_certificates
+from slrt_dask.certificates import make_certificates
 from tests.cli.conftest import FIT, ROOT, observations, run_command, store
 
 __all__ = ["FIT", "ROOT", "observations", "run_command", "store"]
