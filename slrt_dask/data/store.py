@@ -6,8 +6,10 @@ are read when asked for, a partition at a time. This changes when readers need a
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, normal_path
 from slrt_dask.data.progress import Progress
 from slrt_dask.data.split import split_store
-from slrt_dask.errors import UnsupportedFormat
+from slrt_dask.errors import InvalidInput, UnsupportedFormat
 
 
 def open_store(path: StorePath) -> ObservationStore:
@@ -125,6 +127,43 @@ class ObservationStore:
         ]
         return da.concatenate(blocks)
 
+    def to_dask(self) -> Any:
+        """The tensor as a lazy dask array: a `sparse.COO` for every slab, 0 where unobserved."""
+        return self._slabs(self.dtype, partial(_slab, ones=False))
+
+    def mask(self) -> Any:
+        """Which entries were observed: a lazy dask array of bools, chunked like `to_dask()`."""
+        return self._slabs(np.dtype(bool), partial(_slab, ones=True))
+
+    def unfold(self, mode: int) -> Any:
+        """The unfolding along a mode, (n_mode, product of the others), as a lazy sparse dask matrix.
+
+        Its columns run over the other modes in their order, except that the slab mode comes first:
+        so every slab is a run of columns, or of rows where the mode is the slab mode itself.
+        """
+        if not 0 <= mode < self.order:
+            raise InvalidInput(f"mode is {mode}; the store has modes 0 to {self.order - 1}")
+        columns = math.prod(self.shape) // self.shape[mode]
+        if columns >= 2**63:
+            raise InvalidInput(f"the unfolding along mode {mode} would have {columns} columns")
+        return self._slabs(self.dtype, partial(_unfolded, mode=mode), mode)
+
+    def _slabs(self, dtype: np.dtype[Any], make: Any, mode: int | None = None) -> Any:
+        """Slabs, or their unfoldings along a mode, that `make` makes of partitions."""
+        da, dask, sparse = load("dask.array"), load("dask"), load("sparse")
+        axis = self.slab_mode if mode is None else int(mode != self.slab_mode)
+        meta = sparse.zeros((0,) * (self.order if mode is None else 2), dtype=dtype)
+        blocks = []
+        for number, part in enumerate(self._delayed_partitions()):
+            first, stop = self.slices_of(number)
+            shape = list(self.shape)
+            shape[self.slab_mode] = stop - first
+            if mode is not None:
+                shape = [shape[mode], math.prod(shape) // shape[mode]]
+            block = dask.delayed(make, pure=True)(part, self.shape, self.slab_mode, (first, stop))
+            blocks.append(da.from_delayed(block, tuple(shape), meta=meta, name=f"{block.key}-slab"))
+        return da.concatenate(blocks, axis=axis)
+
     def to_coo(self) -> Any:
         """Everything in memory, as a `sparse.COO` whose unstored entries are 0."""
         sparse = load("sparse")
@@ -218,6 +257,29 @@ class ObservationStore:
             read(self.path, self.header, number, dask_key_name=f"slrt-read-{token}-{number}")
             for number in range(len(self.partitions))
         ]
+
+
+def _slab(
+    part: Any, shape: tuple[int, ...], slab_mode: int, slices: tuple[int, int], *, ones: bool
+) -> Any:
+    """A partition as the `sparse.COO` of its slices."""
+    columns, values = part
+    lengths = list(shape)
+    lengths[slab_mode] = slices[1] - slices[0]
+    places = np.stack(columns).astype(np.int64)
+    places[slab_mode] -= slices[0]
+    data = np.ones(len(values), dtype=bool) if ones else values
+    return load("sparse").COO(places, data, shape=tuple(lengths), has_duplicates=False)
+
+
+def _unfolded(
+    part: Any, shape: tuple[int, ...], slab_mode: int, slices: tuple[int, int], *, mode: int
+) -> Any:
+    """The unfolding of a partition's slices along a mode."""
+    slab = _slab(part, shape, slab_mode, slices, ones=False)
+    others = [k for k in range(len(shape)) if k not in (mode, slab_mode)]
+    first = [mode] if mode == slab_mode else [mode, slab_mode]
+    return slab.transpose((*first, *others)).reshape((slab.shape[mode], -1))
 
 
 def _stack(part: Any) -> Any:
