@@ -6,32 +6,58 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from slrt_dask.engine.local import LocalEngine
 
-from tests.engine.helpers import dense_problem, dense_vector, dual_problem
+from tests.dual.bounded_cases import bounded_problem
+from tests.dual.helpers import dense_problem, dual_problem, local_engine, tensor_of
 
 
 @pytest.fixture
-def pair(store_of):
-    """Make a dense problem of an order, the package's one, and a point and direction."""
+def held(store_of):
+    """Put the observations of a dense problem on an engine, which is closed in the end."""
     opened = []
 
-    def make(order, *, parts=2, precision="float64", options=None, **settings):
-        dense = dense_problem(order, **settings)
-        store = store_of(dense.mask, dense.values, parts=parts)
-        engine = LocalEngine(store, threads=1, precision=precision)
-        opened.append(engine)
-        rng = np.random.default_rng(11)
-        point = dense.manifold.random_point(rng)
-        return SimpleNamespace(
-            dense=dense,
-            engine=engine,
-            problem=dual_problem(engine, dense, **(options or {})),
-            point=point,
-            direction=dense.manifold.random_tangent_vector(point, rng),
-            dual=lambda evaluation: dense_vector(engine, evaluation.dual.name),
-        )
+    def make(dense, *, parts=1, slab_mode=None, **options):
+        store = store_of(dense.mask, dense.values, parts=parts, slab_mode=slab_mode)
+        opened.append(local_engine(store, **options))
+        return opened[-1]
 
     yield make
     for engine in opened:
         engine.close()
+
+
+@pytest.fixture
+def pair(held):
+    """Make a dense problem of an order, the package's one, and a point and direction."""
+
+    def make(order, *, parts=2, precision="float64", options=None, **settings):
+        dense = dense_problem(order, **settings)
+        engine = held(dense, parts=parts, precision=precision)
+        return at_some_point(dense, engine, dual_problem(engine, dense, **(options or {})))
+
+    return make
+
+
+def at_some_point(dense, engine, problem):
+    rng = np.random.default_rng(11)
+    point = dense.manifold.random_point(rng)
+    return SimpleNamespace(
+        dense=dense,
+        engine=engine,
+        problem=problem,
+        point=point,
+        direction=dense.manifold.random_tangent_vector(point, rng),
+        dual=lambda evaluation: tensor_of(engine, evaluation.dual.name),
+    )
+
+
+@pytest.fixture
+def local(held):
+    """Make a problem with bounds and an engine of this process that holds its observations."""
+
+    def make(order, *, parts=1, precision="float64", slab_mode=None, **settings):
+        dense, point = bounded_problem(order, **settings)
+        engine = held(dense, parts=parts, precision=precision, slab_mode=slab_mode)
+        return SimpleNamespace(dense=dense, point=point, engine=engine)
+
+    return make

@@ -7,11 +7,10 @@ import itertools
 
 import numpy as np
 import pytest
-from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
-from tests.engine.helpers import SHAPES, dense_problem, dual_problem
+from tests.dual.helpers import SHAPES, dense_problem, dual_problem, local_engine
 from tests.oracles.convex import solve_convex
 from tests.oracles.dense import DenseEvaluation, DenseInner, random_problem, unfold
 
@@ -90,7 +89,7 @@ def test_no_certificate_contradicts_the_optimum_of_the_convex_problem(order, sto
     slack = 1e-9 * optimum.primal
     store = store_of(dense.mask, dense.values, parts=2)
     rng = np.random.default_rng(3)
-    with LocalEngine(store, threads=1) as engine:
+    with local_engine(store) as engine:
         for ranks in ((1,) * order, (2,) * order, shape):
             low = random_problem(shape, ranks, C=1.0, fraction=0.5, seed=2)
             problem = dual_problem(engine, low, certificate_rtol=1e-9)
@@ -126,7 +125,7 @@ def test_a_certificate_costs_few_sweeps_and_changes_nothing(pair):
 
 def test_a_certificate_of_nothing_is_zero(store_of):
     dense = dense_problem(3)
-    with LocalEngine(store_of(dense.mask, 0.0 * dense.values), threads=1) as engine:
+    with local_engine(store_of(dense.mask, 0.0 * dense.values)) as engine:
         problem = dual_problem(engine, dense)
         point = spectral_start(problem, 0)
         certificate = problem.certify(problem.evaluate(point, rtol=1e-3, warm=None))

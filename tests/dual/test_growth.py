@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.growth import resized
 from slrt_dask.dual.problem import DualProblem
-from tests.engine.helpers import dense_problem
+from tests.dual.helpers import dense_problem, local_engine
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])
 @pytest.mark.parametrize("change", [-1, 1], ids=["fewer", "more"])
 def test_columns_are_added_or_dropped(order, change, store_of):
     dense = dense_problem(order)
-    with LocalEngine(store_of(dense.mask, dense.values), threads=1) as engine:
+    with local_engine(store_of(dense.mask, dense.values)) as engine:
 
         def problem(ranks):
             return DualProblem(engine, ranks, cost_weight=10.0, weights=(1.0,) * order)

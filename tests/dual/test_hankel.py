@@ -7,18 +7,15 @@ from types import SimpleNamespace
 import distributed
 import numpy as np
 import pytest
-from slrt_dask.engine.assignment import Streaming
-from slrt_dask.engine.embedded import EmbeddedStore
-from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.hankel.certificate import unsupported
+from slrt_dask.dual.hankel.embedded import EmbeddedStore
+from slrt_dask.dual.hankel.embedding import Embedding, cut_windows, overlap_add
 from slrt_dask.dual.hankel.model import WindowModel
 from slrt_dask.dual.hankel.observed import Box, observed
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.start import spectral_start
-from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.errors import InvalidInput
-from slrt_dask.kernels.windows import Embedding, cut_windows, overlap_add
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
 from tests.oracles.bounded import model_operator
 from tests.oracles.hankel import DenseHankel, embedding_matrix
@@ -245,7 +242,7 @@ def test_with_full_ranks_both_methods_close_the_gap(method, store_of):
     rng = np.random.default_rng(5)
     mask = rng.random((6, 5)) < 0.7
     plain = store_of(mask, rng.standard_normal((6, 5)))
-    with LocalEngine(EmbeddedStore(plain.path, plain.header, (2, 2), 2), threads=1) as engine:
+    with local_engine(EmbeddedStore(plain.path, plain.header, (2, 2), 2)) as engine:
         problem = HankelProblem(engine, (5, 4), cost_weight=1.0, weights=(1.0, 1.0), deviation=0.5)
         start = spectral_start(problem, 0)
         outcome = minimise(problem, method(), start, StopRules(1e-5, 0.0, 300))
@@ -271,7 +268,7 @@ def test_the_answer_does_not_depend_on_chunks_threads_files_or_workers(hankel):
     ):
 
         def on_workers(store, **ignored):
-            return ClusterEngine(store, client)
+            return cluster_engine(store, client)
 
         made = hankel(3, parts=4, engine_of=on_workers)
         _assert_same(made, wanted.point, cost, gradient)
@@ -362,7 +359,7 @@ def test_with_bounds_and_full_ranks_the_gap_closes(store_of):
     rng = np.random.default_rng(5)
     mask = rng.random((6, 5)) < 0.7
     plain = store_of(mask, rng.standard_normal((6, 5)))
-    with LocalEngine(EmbeddedStore(plain.path, plain.header, (2, 2), 2), threads=1) as engine:
+    with local_engine(EmbeddedStore(plain.path, plain.header, (2, 2), 2)) as engine:
         box = Box(0, (0.0,) * 6, (np.inf,) * 6)
         problem = HankelProblem(
             engine, (5, 4), cost_weight=1.0, weights=(1.0, 1.0), deviation=0.5, box=box

@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from slrt_dask.engine.assignment import Streaming
-from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual import bounded
-from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.errors import InvalidInput
 from tests.dual.linear_cases import Rows, assert_optimal, solve_rows, some_rows, with_rows
 from tests.dual.test_bounded import bounded_problem, local, one_thread, settled, tensor_of
@@ -211,7 +208,7 @@ def reference(store_of):
     one, other = (some_rows(dense, point, kind, count=8) for kind in ("==", ">="))
     rows = replace(one, most=np.where(np.arange(8) < 4, one.most, np.inf))
     rows.least[4:] = other.least[4:]
-    with LocalEngine(store_of(dense.mask, dense.values, slab_mode=0), threads=1) as engine:
+    with local_engine(store_of(dense.mask, dense.values, slab_mode=0)) as engine:
         return dense, point, rows, found_by(engine, dense, point, rows, store_of)
 
 
@@ -227,7 +224,7 @@ def test_results_do_not_depend_on_the_number_of_partitions(parts, store_of, refe
     dense, point, rows, wanted = reference
     store = store_of(dense.mask, dense.values, parts=parts, slab_mode=0)
     assert len(store.partitions) >= min(parts, 4)  # slices with observations
-    with LocalEngine(store, threads=2) as engine:
+    with local_engine(store, threads=2) as engine:
         assert_same(found_by(engine, dense, point, rows, store_of, parts=2), wanted)
 
 
@@ -238,14 +235,14 @@ def test_results_do_not_depend_on_how_rows_and_entries_are_cut(
     dense, point, rows, wanted = reference
     store = store_of(dense.mask, dense.values, parts=2, slab_mode=slab_mode)
     cut = {"slab_mode": rows_mode, "parts": 2, "stores": stores}
-    with LocalEngine(store, threads=1) as engine:
+    with local_engine(store) as engine:
         assert_same(found_by(engine, dense, point, rows, store_of, **cut), wanted)
 
 
 def test_workers_give_the_local_results(store_of, reference, thread_client):
     dense, point, rows, wanted = reference
     store = store_of(dense.mask, dense.values, parts=7, slab_mode=0)
-    with ClusterEngine(store, thread_client) as engine:
+    with cluster_engine(store, thread_client) as engine:
         assert_same(found_by(engine, dense, point, rows, store_of), wanted)
 
 
@@ -255,6 +252,6 @@ def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
     dense, point, rows, wanted = reference
     store = store_of(dense.mask, dense.values, parts=2, slab_mode=0)
     streaming = Streaming(block_entries=15, directory=str(tmp_path))
-    with LocalEngine(store, threads=1, streaming=streaming) as engine:
+    with local_engine(store, threads=1, streaming=streaming) as engine:
         assert len(engine._share.blocks) > 2
         assert_same(found_by(engine, dense, point, rows, store_of), wanted)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from slrt_dask.engine.assignment import Streaming
-from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.data.holding_out import SINGLY
 from slrt_dask.dual import mode_effects
@@ -17,7 +15,6 @@ from slrt_dask.dual.mode_effects import (
     subtract_effects,
 )
 from slrt_dask.engine.block import VALUES
-from slrt_dask.engine.cluster import ClusterEngine
 
 SHAPES = {2: (30, 25), 3: (14, 11, 9), 4: (8, 7, 6, 5)}
 NOISE = 0.5
@@ -61,7 +58,7 @@ def flat(offset):
 def test_a_solution_is_that_of_the_dense_ridge_regression(shape, store_of):
     mask, values = observed(shape), additive(shape)
     shrinkage = np.linspace(0.3, 20.0, len(shape))
-    with LocalEngine(store_of(mask, values, parts=2), threads=1) as engine:
+    with local_engine(store_of(mask, values, parts=2)) as engine:
         normal = NormalEquations.of(engine)
         nothing = np.zeros(normal.layout.size)
         found = normal.solved(shrinkage, Fitted(nothing, nothing), 1e-12).unknowns
@@ -80,7 +77,7 @@ def test_what_is_estimated_solves_the_ridge_regression_of_its_own_variances(
         return solved(self, shrinkage, *rest)
 
     monkeypatch.setattr(NormalEquations, "solved", noted)
-    with LocalEngine(store_of(mask, values), threads=1) as engine:
+    with local_engine(store_of(mask, values)) as engine:
         found = estimated(engine)
     np.testing.assert_allclose(found, dense_ridge(mask, values, used[-1]), rtol=1e-6, atol=1e-7)
     # Of effects that were drawn with these variances: σ²/τ², to what so few of them can tell.
@@ -94,13 +91,13 @@ def test_effects_do_not_depend_on_partitions_threads_or_where_blocks_are(
 ):
     mask, values = observed((40, 30, 9)), additive((40, 30, 9))
     store = store_of(mask, values)
-    with LocalEngine(store, threads=1, offset=store.mean) as engine:
+    with local_engine(store, threads=1, offset=store.mean) as engine:
         wanted = flat(subtract_effects(engine, store.mean))
     parts = store_of(mask, values, parts=5, slab_mode=1)
     engines = [
-        LocalEngine(parts, threads=2, offset=store.mean),
-        LocalEngine(parts, threads=1, offset=store.mean, streaming=Streaming(800, str(tmp_path))),
-        ClusterEngine(parts, thread_client, offset=store.mean),
+        local_engine(parts, threads=2, offset=store.mean),
+        local_engine(parts, threads=1, offset=store.mean, streaming=Streaming(800, str(tmp_path))),
+        cluster_engine(parts, thread_client, offset=store.mean),
     ]
     for one in engines:
         with one as engine:
@@ -118,7 +115,7 @@ def test_observations_and_those_held_out_are_left_without_the_offset(store_of):
     shape = SHAPES[3]
     values, seen, other = additive(shape), observed(shape), observed(shape, seed=5)
     store, held_out = store_of(seen, values, parts=3), store_of(other & ~seen, values)
-    with LocalEngine(store, threads=1, offset=store.mean, validation=held_out) as engine:
+    with local_engine(store, threads=1, offset=store.mean, validation=held_out) as engine:
         before = held_out_errors(engine, SINGLY).rmse
         offset = subtract_effects(engine, store.mean)
         after = held_out_errors(engine, SINGLY).rmse
@@ -137,7 +134,7 @@ def test_an_offset_that_is_known_is_taken_and_not_estimated(store_of):
     store = store_of(mask, values, parts=2)
     known, left = None, []
     for _ in range(2):
-        with LocalEngine(store, threads=1, offset=store.mean) as engine:
+        with local_engine(store, threads=1, offset=store.mean) as engine:
             given, known = known, subtract_effects(engine, store.mean, known)
             assert given is None or given is known
             left += engine.on_shares(values_of)
@@ -152,7 +149,7 @@ def test_an_index_with_few_observations_stays_near_zero_and_one_with_none_is_zer
     mask[7] = False
     noisy = values + 0.5 * np.random.default_rng(2).standard_normal(values.shape)
     store = store_of(mask, noisy)
-    with LocalEngine(store, threads=1, offset=store.mean) as engine:
+    with local_engine(store, threads=1, offset=store.mean) as engine:
         rows, _ = subtract_effects(engine, store.mean).effects
     assert rows[7] == 0.0
     alone = noisy[5, 0] - noisy[mask].mean()
@@ -164,7 +161,7 @@ def test_an_index_with_few_observations_stays_near_zero_and_one_with_none_is_zer
 def test_noise_alone_has_hardly_any_effects(store_of):
     noise = np.random.default_rng(3).standard_normal((60, 50))
     mask = observed(noise.shape, 0.5)
-    with LocalEngine(store_of(mask, noise), threads=1) as engine:
+    with local_engine(store_of(mask, noise)) as engine:
         offset = subtract_effects(engine, 0.0)
     raw = np.array([noise[row][mask[row]].mean() for row in range(60)])
     assert np.std(offset.effects[0]) < 0.5 * np.std(raw)
@@ -174,7 +171,7 @@ def test_noise_alone_has_hardly_any_effects(store_of):
 def test_observations_that_are_all_the_same_have_no_effects(value, store_of):
     mask = observed((9, 8, 7))
     store = store_of(mask, np.full(mask.shape, value))
-    with LocalEngine(store, threads=1, offset=store.mean) as engine:
+    with local_engine(store, threads=1, offset=store.mean) as engine:
         offset = subtract_effects(engine, store.mean)
     assert offset.mean == pytest.approx(value)
     assert all(np.abs(effect).max() < 1e-9 for effect in offset.effects)
@@ -187,7 +184,7 @@ def test_with_a_limit_absurd_values_hardly_move_the_effects(shape, store_of):
     for tensor, limit in ((values, np.inf), (np.where(absurd, 1e6, values), 2.0)):
         store = store_of(mask, tensor, parts=2)
         middle = float(np.median(tensor[mask]))
-        with LocalEngine(store, threads=1, offset=middle) as engine:
+        with local_engine(store, threads=1, offset=middle) as engine:
             offset = subtract_effects(engine, middle, limit=limit)
         found.append(offset.on_box(tuple(map(range, shape))))
     assert np.sqrt(np.mean((found[1] - found[0]) ** 2)) < 0.3 * np.std(found[0])
@@ -197,7 +194,7 @@ def test_a_limit_that_nothing_exceeds_changes_nothing(store_of):
     store = store_of(observed(SHAPES[3]), additive(SHAPES[3]), parts=2)
     found = []
     for limit in (np.inf, 1e3):
-        with LocalEngine(store, threads=1, offset=store.mean) as engine:
+        with local_engine(store, threads=1, offset=store.mean) as engine:
             found.append(flat(subtract_effects(engine, store.mean, limit=limit)))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-7, atol=1e-8)
 
@@ -206,7 +203,7 @@ def test_errors_of_offsets_alone_are_those_of_the_loss(store_of):
     shape, delta = SHAPES[3], 0.7
     values, seen, other = additive(shape), observed(shape), observed(shape, seed=5)
     store, held_out = store_of(seen, values), store_of(other & ~seen, values)
-    with LocalEngine(store, threads=1, validation=held_out) as engine:
+    with local_engine(store, threads=1, validation=held_out) as engine:
         found = held_out_errors(engine, SINGLY, delta).rmse
     sizes = np.abs(held_out.values())
     loss = np.where(sizes <= delta, sizes**2, delta * (2.0 * sizes - delta))

@@ -8,7 +8,7 @@ import pytest
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.checks import check_gradient, check_hessian
-from tests.engine.helpers import ORDERS
+from tests.dual.helpers import ORDERS
 
 
 @pytest.mark.parametrize("order", ORDERS)

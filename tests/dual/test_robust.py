@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from slrt_dask.engine.assignment import Streaming
-from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.robust import RobustProblem
@@ -16,7 +14,7 @@ from slrt_dask.dual.start import spectral_start
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim import ConjugateGradient, LimitedMemory, StopRules, minimise
 from slrt_dask.optim.checks import check_gradient
-from tests.engine.helpers import dense_problem, dense_vector
+from tests.dual.helpers import dense_problem, local_engine, tensor_of
 from tests.oracles.convex import solve_convex
 from tests.oracles.dense import DenseEvaluation, DenseInner, random_problem, unfold
 from tests.oracles.robust import RobustDenseProblem, with_outliers
@@ -33,7 +31,7 @@ def robust(store_of):
 
     def make(order, delta=0.3, *, parts=2, precision="float64", C=5.0, **options):
         dense = with_outliers(dense_problem(order, C=C), delta)
-        engine = LocalEngine(
+        engine = local_engine(
             store_of(dense.mask, dense.values, parts=parts), threads=1, precision=precision
         )
         opened.append(engine)
@@ -45,7 +43,7 @@ def robust(store_of):
             problem=robust_problem(engine, dense, **options),
             point=point,
             direction=dense.manifold.random_tangent_vector(point, rng),
-            dual=lambda evaluation: dense_vector(engine, evaluation.dual.name),
+            dual=lambda evaluation: tensor_of(engine, evaluation.dual.name),
         )
 
     yield make
@@ -168,11 +166,11 @@ def test_streamed_blocks_and_other_partitions_solve_the_same(order, robust, stor
     made = robust(order, parts=1)
     found = made.problem.evaluate(made.point, rtol=1e-3, warm=None)
     store = store_of(made.dense.mask, made.dense.values, parts=3)
-    with LocalEngine(store, threads=2, streaming=Streaming(15)) as engine:
+    with local_engine(store, threads=2, streaming=Streaming(15)) as engine:
         problem = robust_problem(engine, made.dense)
         streamed = problem.evaluate(made.point, rtol=1e-3, warm=None)
         assert streamed.cost == pytest.approx(found.cost, rel=1e-12)
-        other = dense_vector(engine, streamed.dual.name)
+        other = tensor_of(engine, streamed.dual.name)
         np.testing.assert_allclose(other, made.dual(found), atol=1e-10)
         primal = made.problem.certify(found).primal
         assert problem.certify(streamed).primal == pytest.approx(primal, rel=1e-12)
@@ -230,7 +228,7 @@ def test_no_certificate_contradicts_the_optimum_of_the_convex_problem(order, sto
     )
     slack = 1e-9 * optimum.primal
     rng = np.random.default_rng(3)
-    with LocalEngine(store_of(dense.mask, dense.values, parts=2), threads=1) as engine:
+    with local_engine(store_of(dense.mask, dense.values, parts=2)) as engine:
         for ranks in ((1,) * order, shape):
             low = RobustDenseProblem(
                 dense.mask, dense.values, ranks, C=1.0, lambdas=dense.lambdas, delta=dense.delta

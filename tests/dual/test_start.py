@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from slrt_dask.engine.local import LocalEngine
 
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.start import ObservedRows, spectral_start
-from tests.engine.helpers import dense_problem
+from tests.dual.helpers import dense_problem, local_engine
 from tests.oracles.dense import unfold
 
 
@@ -26,7 +25,7 @@ def test_rows_are_counted_as_dense_products_count_them(order, store_of):
     dense = dense_problem(order)
     tensor = np.zeros(dense.mask.shape)
     tensor[dense.mask] = dense.y
-    with LocalEngine(store_of(dense.mask, tensor, parts=3), threads=2) as engine:
+    with local_engine(store_of(dense.mask, tensor, parts=3), threads=2) as engine:
         problem = DualProblem(engine, (2,) * order, cost_weight=1.0, weights=(1.0,) * order)
         found, wanted = problem.observed_rows(), rows_of(dense.mask, tensor)
     for name in ("counts", "squares", "meetings"):
@@ -77,7 +76,7 @@ def test_a_start_is_nearer_to_the_tensor_than_the_observed_unfoldings_are(observ
     factors[0] *= np.linspace(0.2, 3.0, 60)[:, None]
     tensor = np.einsum("ir,jr,kr->ijk", *factors)
     mask = np.random.default_rng(1).random(tensor.shape) < observed
-    with LocalEngine(store_of(mask, tensor), threads=1) as engine:
+    with local_engine(store_of(mask, tensor)) as engine:
         problem = DualProblem(engine, (3, 3, 3), cost_weight=1.0, weights=(1.0, 1.0, 1.0))
         start = spectral_start(problem, 0)
         problem.manifold.validate(start)
@@ -95,7 +94,7 @@ def test_a_start_has_full_ranks_where_the_observations_have_not(store_of):
     tensor = np.ones((4, 3, 2))
     mask = np.zeros(tensor.shape, dtype=bool)
     mask[0, 0, 0] = mask[1, 1, 1] = True
-    with LocalEngine(store_of(mask, tensor), threads=1) as engine:
+    with local_engine(store_of(mask, tensor)) as engine:
         problem = DualProblem(engine, (4, 3, 2), cost_weight=1.0, weights=(1.0, 1.0, 1.0))
         start = spectral_start(problem, 0)
     for factor in start:
