@@ -15,10 +15,12 @@ import numpy as np
 from csr import csr_product
 from measuring import Row, bandwidth, in_turns
 from plain import plain_product, plain_room
-from slrt_dask.engine.local import LocalEngine
+from solving import Shape, in_process, random_factors, store_of
 
-from slrt_dask.data import from_batches, low_rank_observations
 from slrt_dask.dual.operator import Factors, add_crossing, add_local, crossing_sums
+from slrt_dask.engine.base import LocalEngine
+from slrt_dask.engine.block import Block, Buffers
+from slrt_dask.engine.share import Share
 
 CUBE, CUBE_RANKS, CUBE_ENTRIES = (145, 145, 200), (10, 10, 5), 420_500
 LARGE, LARGE_ENTRIES = (1000, 1000, 100), 10_000_000
@@ -26,15 +28,15 @@ RANKS = (2, 4, 8, 16, 32)
 ORDERS = ((2000, 2000), (145, 145, 200), (60, 50, 40, 35), (25, 24, 20, 18, 20))
 DENSITIES = {0.001: (750, 750, 750), 0.01: (350, 350, 345), 0.1: (145, 145, 200), 0.5: (90, 95, 98)}
 """Shapes of which these shares are about as many entries."""
-PRECISIONS = ("float64", "float32")
+PRECISIONS, SHIFT = ("float64", "float32"), 0.5
 
 
 @dataclass(frozen=True)
 class Measured:
     """Seconds of one product."""
 
-    shape: tuple[int, ...]
-    ranks: tuple[int, ...]
+    shape: Shape
+    ranks: Shape
     entries: int
     precision: str
     ours: float
@@ -63,54 +65,48 @@ class Measured:
         )
 
 
-def product_on(
-    engine: LocalEngine, factors: Factors, weights: tuple[float, ...], shift: float
-) -> Callable[[], None]:
-    """A call that applies the operator once on every block, without the engine's loop."""
-    blocks = [resting.block for resting in engine.on_shares(lambda share: share.blocks)[0]]
+def product_on(engine: LocalEngine, factors: Factors) -> Callable[[], None]:
+    """A call that applies the operator once on every block, without the engine's rounds."""
+    blocks = engine.on_shares(blocks_of)[0]
 
     def product() -> None:
         for block in blocks:
-            out = block.fresh("w")
-            add_local(block, factors, factors, weights, block.values, out, shift)
+            out, weights = block.fresh("w"), (1.0,) * block.order
+            add_local(block, factors, factors, weights, block.values, out, SHIFT)
             add_crossing(block, factors, weights, crossing_sums(block, factors, block.values), out)
 
     return product
 
 
+def blocks_of(share: Share) -> list[Block]:
+    """A share's blocks, each with the fibre sums' buffers of one thread."""
+    buffers = Buffers()
+    return [block.open(buffers) for block in share.blocks]
+
+
 def measured(
     directory: Path,
-    shape: tuple[int, ...],
-    ranks: tuple[int, ...],
+    shape: Shape,
+    ranks: Shape,
     entries: int,
     precision: str = "float64",
     repeats: int = 7,
 ) -> Measured:
     """All three in turns, on one random tensor."""
-    path = directory / f"{'x'.join(map(str, shape))}-{entries}"
-    if not path.exists():
-        from_batches(path, low_rank_observations(shape, (3,) * len(shape), entries, seed=0), shape)
-    from slrt_dask import open_store
-
-    generator = np.random.default_rng(0)
-    matrices = tuple(generator.standard_normal((n, r)) for n, r in zip(shape, ranks, strict=True))
-    weights, shift = (1.0,) * len(shape), 0.5
-    with LocalEngine(open_store(path), threads=1, precision=precision) as engine:
-        blocks = [resting.block for resting in engine.on_shares(lambda share: share.blocks)[0]]
-        columns = tuple(
-            np.concatenate([block.columns[mode] for block in blocks]) for mode in range(len(shape))
-        )
-        x = np.concatenate([block.values for block in blocks])
+    factors, order = random_factors(shape, ranks), len(shape)
+    with in_process(store_of(directory, shape, entries), 1, precision) as engine:
+        (block,) = engine.on_shares(blocks_of)[0]
+        columns, x = block.columns, block.values
+        matrices, weights = factors.unpad(factors.padded), (1.0,) * order
         room, out = plain_room(columns, shape, ranks), np.zeros_like(x)
-        sides = (
-            product_on(engine, Factors.of(matrices), weights, shift),
-            lambda: plain_product(columns, shape, matrices, weights, shift, x, out, room),
-            csr_product(columns, room["fibres"], shape, matrices, weights, shift, x),
+        ours, plain, csr = in_turns(
+            product_on(engine, factors),
+            lambda: plain_product(columns, shape, matrices, weights, SHIFT, x, out, room),
+            csr_product(columns, room["fibres"], shape, matrices, weights, SHIFT, x),
+            repeats=repeats,
         )
-        ours, plain, csr = in_turns(*sides, repeats=repeats)
-        # The least that has to be moved: every mode's indices, x, and w to and fro.
-        index_bytes = sum(block.index.nbytes for block in blocks)
-        moved = index_bytes + len(shape) * 3 * x.nbytes
+    # The least that has to be moved: every mode's index and fibre number, x, and w both ways.
+    moved = order * (2 * columns[0].nbytes + 3 * x.nbytes)
     return Measured(shape, ranks, entries, precision, ours, plain, csr, moved)
 
 

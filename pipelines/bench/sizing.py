@@ -9,11 +9,12 @@ rate that was measured (README.md of this folder), divided by the cores. The tab
 from __future__ import annotations
 
 import click
-from slrt_dask.engine.placement import Place
 
 from slrt_dask.cli.options import WHOLE_NUMBERS
 from slrt_dask.data.header import PartitionInfo, StoreHeader
-from slrt_dask.engine.plan import Plan, plan_fit, readable
+from slrt_dask.dual.costs import SlabCosts, plan_fit
+from slrt_dask.engine.plan import Plan, readable
+from slrt_dask.engine.watch import Place
 
 SHAPES = {
     1_000_000: (1000, 500, 200),
@@ -25,7 +26,7 @@ SHAPES = {
 RANKS = ((5, 5, 5), (10, 10, 10), (30, 30, 30))
 SWEEP_NANOSECONDS = 50.0
 """Of an entry, on one core, at ranks (10, 10, 10)."""
-PRODUCT_MILLISECONDS = {4: 6.8, 32: 24.1}
+PRODUCT_MILLISECONDS = {4: 6.6, 32: 17.7}
 """Of one product by rank, from the table of kernels: how the time of a sweep grows."""
 TOO_LITTLE = 1
 """Bytes of a limit below which nothing stays in memory and blocks are the smallest."""
@@ -47,10 +48,8 @@ def planned(header: StoreHeader, ranks: tuple[int, ...], workers: int, threads: 
     """The plan with all in memory, and the one with the least memory that it can be done in."""
     return [
         plan_fit(
-            header,
-            ranks,
-            places=[Place(f"worker-{number}", threads, limit) for number in range(workers)],
-            divisible=True,
+            SlabCosts(header, ranks),
+            [Place(f"worker-{number}", threads, limit) for number in range(workers)],
         )
         for limit in (None, TOO_LITTLE)
     ]
