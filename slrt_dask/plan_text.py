@@ -51,19 +51,19 @@ def timing(plan: Plan) -> list[tuple[str, str]]:
     sweep = slowest * rates.entry + rates.round + rates.byte * plan.exchange_bytes
     iteration = _duration(SWEEPS * sweep)
     rows = [("time", f"about {_duration(sweep)} a sweep, {iteration} an outer iteration")]
-    alone = sum(worker.entries for worker in workers) / rates.threads * rates.entry
-    if workers[0].place.address is not None and alone < sweep:
+    alone = sum(worker.entries for worker in workers) / max(1, rates.threads) * rates.entry
+    if rates.threads and alone < sweep:
         threads = f"{rates.threads} thread{'s' * (rates.threads != 1)}"
-        told = f"one process with {threads} will be faster: {_duration(alone)} a sweep"
-        rows.append(("advice", told))
+        advice = f"one process with {threads} will be faster: {_duration(alone)} a sweep"
+        rows.append(("advice", advice))
     return rows
 
 
 def _duration(seconds: float) -> str:
-    for size, unit in ((3600.0, "hours"), (60.0, "min"), (1.0, "s")):
-        if seconds >= 2.0 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{1000.0 * seconds:.3g} ms"
+    units = ((3600.0, "hours"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+    size, unit = next((one for one in units if seconds >= one[0]), units[-1])
+    count = seconds / size
+    return f"{count:.0f} {unit}" if count >= 10.0 else f"{count:.1f} {unit}"
 
 
 def _cut(plan: Plan) -> tuple[str, str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import distributed
 
 from slrt_dask.arguments import Free, settings_for
+from slrt_dask.calibration import measured
 from slrt_dask.combining import Constraint, constraints_of
+from slrt_dask.config import FitSettings
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.plan import Plan
 from slrt_dask.errors import InvalidInput
@@ -31,10 +34,11 @@ def plan(
     inner: str = "joint",
     precision: str = "float64",
 ) -> Plan:
-    """Say what `complete` with the same arguments would hold and where; nothing is computed.
+    """Say what `complete` with the same arguments would hold and where, and how long it will take.
 
     Printed, it is a table with the reasons. `plan.check()` raises MemoryBudgetExceeded where it
-    does not fit, as `complete` would.
+    does not fit, as `complete` would. Times are estimates from a few sweeps over one partition,
+    which are made now.
     """
     if isinstance(ranks, str):
         raise InvalidInput(f"ranks is {ranks!r}; a plan is for ranks that are known: give numbers")
@@ -57,7 +61,24 @@ def plan(
     stored = constraints.stored(f"{held.path}/rows", store.shape, store.slab_mode)
     settings = replace(settings, constraint=stored.to_table())
     held_out = 0 if validation is None else validation.nnz
-    return plan_of(
-        store, settings, client=client, memory_limit=memory_limit, threads=threads,
-        held_out=held_out,
-    )  # fmt: skip
+    return calibrated_plan(store, settings, client, memory_limit, threads, held_out)
+
+
+def calibrated_plan(
+    store: ObservationStore,
+    settings: FitSettings,
+    client: distributed.Client | None,
+    memory_limit: int | str | None,
+    threads: int | None,
+    held_out: int,
+) -> Plan:
+    """The plan of a fit; with rates that are measured on its machines, if it fits there."""
+    place_it = partial(plan_of, store, settings, memory_limit=memory_limit, held_out=held_out)
+    found = place_it(client=client, threads=threads)
+    if not all(worker.fits for worker in found.workers):
+        return found
+    threads_here = 0
+    if client is not None:
+        alone = plan_of(store, settings, held_out=held_out)
+        threads_here = alone.workers[0].place.threads if alone.in_memory else 0
+    return measured(found, store, settings, client, threads_here)

@@ -69,9 +69,9 @@ def plan(
     computing: Computing,
     **flags: Any,
 ) -> None:
-    """Say what a fit of STORE would need, and whether that fits; nothing is computed.
+    """Say what a fit of STORE would need, whether that fits, and how long it will take.
 
-    The exit code is 1 if it does not fit.
+    A few sweeps are made to measure that. The exit code is 1 if it does not fit.
 
     \b
     Example:
@@ -81,7 +81,7 @@ def plan(
     from slrt_dask.data.store import open_store
     from slrt_dask.errors import MemoryBudgetExceeded
     from slrt_dask.losses import delta_of
-    from slrt_dask.request import plan_of
+    from slrt_dask.planning import calibrated_plan
 
     opened = open_store(store)
     given = {key: value for key, value in flags.items() if value is not None}
@@ -96,13 +96,9 @@ def plan(
     )
     settings.check_shape(opened.shape)
     with computing.connected() as client:
-        found = plan_of(
-            opened,
-            settings,
-            client=client,
-            memory_limit=computing.memory_limit,
-            threads=computing.threads,
-            held_out=0 if validation is None else open_store(validation).nnz,
+        held_out = 0 if validation is None else open_store(validation).nnz
+        found = calibrated_plan(
+            opened, settings, client, computing.memory_limit, computing.threads, held_out
         )
     click.echo(str(found))
     try:

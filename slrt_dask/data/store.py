@@ -136,7 +136,7 @@ class ObservationStore:
         return self._slabs(np.dtype(bool), partial(_slab, ones=True))
 
     def unfold(self, mode: int) -> Any:
-        """The unfolding along a mode, (n_mode, product of the others), as a lazy sparse dask matrix.
+        """The unfolding along a mode, (n_mode, product of the others): a lazy sparse dask matrix.
 
         Its columns run over the other modes in their order, except that the slab mode comes first:
         so every slab is a run of columns, or of rows where the mode is the slab mode itself.

@@ -62,13 +62,13 @@ class Costs(Protocol):
 class Rates:
     """What things take, in seconds: an entry of a sweep, a round between workers, a byte in it.
 
-    threads : of the process that asks, which could do it alone
+    threads : of the process that asks, if it could do it alone; else 0
     """
 
     entry: float
     round: float = 0.0
     byte: float = 0.0
-    threads: int = 1
+    threads: int = 0
 
 
 @dataclass(frozen=True)
