@@ -7,8 +7,13 @@ command that was not understood, 70 for a bug, 130 after an interrupt, 143 after
 from __future__ import annotations
 
 import errno
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -19,7 +24,6 @@ from slrt_dask.cli.completion_command import completion
 from slrt_dask.cli.data_commands import ingest, split
 from slrt_dask.cli.demo_command import demo
 from slrt_dask.cli.fit_commands import fit, plan, resume
-from slrt_dask.cli.interrupts import Interrupts, interrupts_noticed, termination_heard
 from slrt_dask.cli.options import DEBUG, common_options
 from slrt_dask.cli.report_command import report
 from slrt_dask.cli.result_commands import evaluate, export, predict
@@ -40,12 +44,9 @@ class Application(click.Group):
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with termination_heard(), interrupts_noticed() as interrupts:
-            return self._invoke(ctx, interrupts)
-
-    def _invoke(self, ctx: click.Context, interrupts: Interrupts) -> Any:
         try:
-            return super().invoke(ctx)
+            with _termination_raised():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -54,9 +55,7 @@ class Application(click.Group):
             if ctx.meta.get(DEBUG):
                 traceback.print_exception(error, file=sys.stderr)
             code, sentence = _told(error, self.commands.get(ctx.invoked_subcommand or ""))
-            is_known = isinstance(error, KeyboardInterrupt) and interrupts.told
-        if not is_known:
-            click.echo(f"error: {sentence}", err=True)
+        click.echo(f"error: {sentence}", err=True)
         return ctx.exit(code)
 
 
@@ -94,6 +93,23 @@ COMMANDS = (
 )  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)
+
+
+@contextmanager
+def _termination_raised() -> Iterator[None]:
+    """Have SIGTERM end a command as an error does, which removes scratch, locks and workers."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one need not wait
+        raise SystemExit(128 + number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGTERM, end) if in_main else None
+    try:
+        yield
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def _told(error: BaseException, command: click.Command | None) -> tuple[int, str]:

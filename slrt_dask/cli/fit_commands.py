@@ -21,9 +21,8 @@ from slrt_dask.cli.fit_options import (
     run_options,
 )
 from slrt_dask.cli.fit_settings import FitRequest, constraint_table, loss_of, requested
-from slrt_dask.cli.interrupts import interrupted_fit_explained, rest_is_told
 from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options, is_verbose
-from slrt_dask.cli.outcomes import outcome
+from slrt_dask.cli.outcomes import outcome, rest_shown
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
@@ -169,7 +168,7 @@ def fit(
       constraint = { lower = 0.0, upper = 1.0 }
     """
     request = requested(config, flags)
-    with rest_is_told(request.run), computing.connected() as client:
+    with rest_shown(request.run), computing.connected() as client:
         done = _fitted(request, client, computing, checkpoint_every, quiet)
     _tell(done, request.run)
 
@@ -203,7 +202,7 @@ def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -
     if done is not None:
         click.echo("This run had already ended; nothing was computed. Its result:")
     else:
-        with rest_is_told(run), computing.connected() as client:
+        with rest_shown(run), computing.connected() as client:
             done = _resumed(opened, client, computing, checkpoint_every, quiet)
     _tell(done, run)
 
@@ -254,7 +253,7 @@ def _resumed(
 def _watched(
     store: ObservationStore, settings: FitSettings, client: Any, quiet: bool
 ) -> Iterator[list[Observer[Any]]]:
-    """Observers that show how far a fit is, while it runs; an interrupt is explained."""
+    """Observers that show how far a fit is, while it runs."""
     from slrt_dask.monitor import ProgressObserver
 
     progress = ProgressObserver(settings.max_iterations)
@@ -265,8 +264,7 @@ def _watched(
     if observers and sys.stderr.isatty():
         click.echo(f"loading {store.nnz:,} observations", err=True)
     try:
-        with interrupted_fit_explained() as interrupts:
-            yield [*observers, interrupts]
+        yield observers
     finally:
         progress.close()
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,3 +66,34 @@ def _took(done: Completion, run: str) -> str:
         return f"{seconds:.1f} s"
     searching = sum(float(row["seconds"]) for row in start.tried)
     return f"{seconds:.1f} s after a search of {searching:.1f} s"
+
+
+@contextmanager
+def rest_shown(run: str | None) -> Iterator[None]:
+    """Say what is left, and how to go on, when Ctrl-C ends what has no result to show.
+
+    run : where a fit or a search is kept, if it is
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if run is not None:
+            sys.stderr.write(f"{_rest(run)}\n")
+        raise
+
+
+def _rest(run: str) -> str:
+    from slrt_dask.errors import SlrtError
+    from slrt_dask.runs import SEARCHING, open_run
+    from slrt_dask.tuning.journal import what_goes_on
+
+    resuming = f"slrt-dask resume {shlex.quote(run)}"
+    with suppress(SlrtError):
+        begun = open_run(run).read_records()
+        what = "the run has no result yet, but its checkpoints" if begun else "the run has begun"
+        return f"{what}: {resuming} goes on"
+    with suppress(SlrtError):
+        command = what_goes_on(Path(run, SEARCHING))
+        command = resuming if command in resuming else command
+        return f"the settings tried so far are kept: {command} goes on"
+    return "nothing was computed yet, and nothing is kept"

@@ -11,7 +11,6 @@ from slrt_dask.cli.centring import MODES, CentringCommand, center_options
 from slrt_dask.cli.computing import Computing, computing_options
 from slrt_dask.cli.fit_options import HELD_OUT, HUBER, PRECISION
 from slrt_dask.cli.fit_settings import loss_of
-from slrt_dask.cli.interrupts import rest_is_told
 from slrt_dask.cli.options import (
     AUTO,
     DIRECTORY,
@@ -22,6 +21,7 @@ from slrt_dask.cli.options import (
     common_options,
     is_verbose,
 )
+from slrt_dask.cli.outcomes import rest_shown
 
 if TYPE_CHECKING:
     from slrt_dask.tuning.tuning import Tuning
@@ -90,7 +90,7 @@ def tune(
     _check_files(output, plot)
     progress = ProgressObserver(0)
     try:
-        with rest_is_told(run), computing.connected() as client:
+        with rest_shown(run), computing.connected() as client:
             found = search(
                 open_store(store),
                 constraint=None if hankel is None else Hankel(hankel),

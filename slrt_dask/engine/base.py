@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from slrt_dask import interrupts
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.program import Course, Finished, Program
 from slrt_dask.engine.share import Assignment, Share
@@ -91,6 +92,7 @@ class LocalEngine(Engine):
         course, run, drop = Course(program), next(self._runs), self.take_released()
         rounds = itertools.count()
         while not isinstance(course.next, Finished):
+            interrupts.check()
             course.advance(self._share.sweep(run, next(rounds), program, course.next, drop))
         return course.next.outcome
 

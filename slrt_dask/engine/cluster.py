@@ -29,6 +29,7 @@ from distributed.comm import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
+from slrt_dask import interrupts
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.program import Course, Finished, Program, Sweep
 from slrt_dask.engine.share import Assignment, Share
@@ -265,17 +266,18 @@ class PinnedTasks:
             self.watch.look(self.workers)  # which says who it was, if it still can be seen
             raise StateLost(f"a result was lost on its way ({error})") from error
 
-    def results(self, futures: Sequence[Any], ended: threading.Event | None = None) -> list[Any]:
+    def results(
+        self, futures: Sequence[Any], check: Callable[[], None] = lambda: None
+    ) -> list[Any]:
         """Results of tasks; StateLost soon after a worker of ours has gone.
 
         None is asked for before it is there: a request that is given up just as it is sent breaks
         every later one of the client.
-        ended : when set, nobody waits any more
+        check : called while waiting; raises when nobody wants the results any more
         """
         left = list(futures)
         while left := [future for future in left if not future.done()]:
-            if ended is not None and ended.is_set():
-                raise CancelledError("the search was ended")
+            check()
             self._look_after(futures, partial(self.wait_for, left[0], LOOK_SECONDS))
         _raise_failed(futures)
         gather = partial(self.client.gather, list(futures), asynchronous=True)
@@ -346,7 +348,7 @@ class ClusterEngine(Engine):
             first, ended = 0, None
             while not isinstance(ended, Finished):
                 rounds = range(first, first + program.at_once)
-                (ended,) = self._tasks.results([self._submitted(sent, rounds)])
+                (ended,) = self._tasks.results([self._submitted(sent, rounds)], interrupts.check)
                 first = rounds.stop
             return ended.outcome
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
+from slrt_dask import interrupts
 from slrt_dask.errors import InvalidConfig
 from slrt_dask.optim.manifold import Point, ranks_of
 from slrt_dask.optim.measured import MeasuredProblem
@@ -58,6 +59,7 @@ class Outcome(Generic[StateType]):
     """The state's point as it was certified: solved at least as tightly as in the state."""
 
 
+@interrupts.interrupts_deferred()
 def minimise(
     problem: AnyProblem,
     method: Method[StateType],
@@ -79,9 +81,9 @@ def minimise(
     validation error every iteration. After a certificate, and before the run would end for want of
     anything to gain, `grow` may give a point of other ranks to go on from. With patience the run
     ends at the point whose validation error was the least, for which it makes one more iteration.
-    An interrupt (KeyboardInterrupt) ends the run at the last accepted state, and the certificate is
-    still computed; a second one is raised. elapsed is the time that an earlier part of the run
-    took, event what is to be told with the first row.
+    Ctrl-C, or a KeyboardInterrupt that an observer raises, ends the run at the last accepted state,
+    and the certificate is still computed; a second one is raised. elapsed is the time that an
+    earlier part of the run took, event what is to be told with the first row.
     """
     if certify_every < 1:
         raise InvalidConfig(f"certify_every is {certify_every}; give 1 or more")
@@ -107,6 +109,7 @@ def minimise(
 
     try:
         while True:
+            interrupts.check()
             seconds = clock() - began
             stage = rules.loosened(problem.looseness)
             back = None if patience is None else patience.ended
@@ -138,6 +141,8 @@ def minimise(
             else:
                 certified, told, state = None, False, method.step(problem, state)
     except KeyboardInterrupt:
+        if interrupts.REQUESTED.is_set():  # a second one came before the first was seen
+            raise
         reason = StopReason.INTERRUPTED
     certified = certified or certify(problem, method, state, rules)
     state = _settled(state, certified, rules)

@@ -8,6 +8,7 @@ for problems that are loaded in no time; larger ones stay loaded, on all workers
 from __future__ import annotations
 
 import threading
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 
 from slrt_dask.config import FitSettings
@@ -79,8 +80,12 @@ class RemoteTrials:
         with self._tasks.losses_named():
             sent = self._tasks.scatter("errand", self._address, errand)
             future = self._tasks.submit("trial", self._address, run_errand, sent)
-            tried: Tried | None = self._tasks.results([future], self._ended)[0]
+            tried: Tried | None = self._tasks.results([future], self._check)[0]
         return tried
+
+    def _check(self) -> None:
+        if self._ended.is_set():
+            raise CancelledError("the search was ended")
 
     def close(self) -> None:
         """End what still runs: nobody waits for it any more."""

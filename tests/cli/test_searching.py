@@ -204,7 +204,7 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
     said = run_command("fit", store.path, *asked, "--run", run)
     assert said.exit_code == 130
     assert f"slrt-dask resume {run} goes on" in said.stderr
-    assert words_of_an_interrupt(said) == ["interrupted"]
+    assert words_of_an_interrupt(said) == ["error: interrupted."]
     told.clear()
     alone = run_command("tune", store.path, *asked, "--run", tmp_path / "alone")
     assert alone.exit_code == 130
