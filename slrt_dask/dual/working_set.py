@@ -73,7 +73,7 @@ def resupported(old: Block, slab_mode: int, keep: Mask | None, added: IndexColum
         coupling = replace(coupling, positions=positions)
     return Block(
         MemoryArrays(held), len(places), old.order, old.slices, old.position,
-        queries=old.queries, query_values=old.query_values, coupling=coupling, has_extra=True,
+        queries=old.queries, query_values=old.query_values, coupling=coupling,
     )  # fmt: skip
 
 

@@ -156,11 +156,10 @@ class Block:
     @property
     def extra(self) -> NDArray[np.bool_]:
         """Which entries are not the store's, (entries,)."""
-        if self.has_extra:
+        try:
             return self.arrays.read(EXTRA)
-        return np.zeros(self.entries, dtype=np.bool_)
-
-    has_extra: bool = False
+        except StateLost:
+            return np.zeros(self.entries, dtype=np.bool_)
 
     # ---- fibres -----------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ thread, of about as many entries each; streamed, it is blocks small enough for t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from slrt_dask.data.read_cache import drop_kept
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.block import ROWS, VALUES, Block, Buffers, MemoryArrays
 from slrt_dask.engine.program import Program, Sweep
-from slrt_dask.engine.spill import ROOMS, FileBlock, Room, ScratchFile, read_ahead
+from slrt_dask.engine.spill import ROOMS, FileBlock, ScratchFile, read_ahead
 from slrt_dask.errors import MemoryBudgetExceeded, StateLost
 from slrt_dask.kernels.blocks import IndexColumns
 from slrt_dask.spending import ProcessMemory, ShareSeconds, ShareSpending, peak_bytes
@@ -66,12 +66,6 @@ class Assignment:
     layout: Layout | None = None
     smallest_block: int = SMALLEST_BLOCK
 
-    @property
-    def slices(self) -> tuple[int, int]:
-        """Of all its partitions."""
-        first, last = self.partitions[0], self.partitions[-1]
-        return self.store.slices_of(first)[0], self.store.slices_of(last)[1]
-
 
 class Share:
     """Blocks held in one place; contributes to a program's round as one."""
@@ -86,7 +80,6 @@ class Share:
         self._run, self._round, self._left_at = -1, -1, 0.0
         self._busy = threading.Lock()
         self._waited = 0.0
-        self.round_seconds: deque[float] = deque(maxlen=1000)
         try:
             self.blocks = [self._at_rest(block) for block in load_blocks(assignment)]
             self._divide_among_threads()
@@ -111,7 +104,7 @@ class Share:
         largest = max((block.entries for block in self.blocks), default=0)
         self._refuse_long_slices(largest)
         rooms = range(0 if self._file is None else ROOMS)
-        self._runs = [(run, Buffers(), [Room(largest) for _ in rooms]) for run in runs if run]
+        self._runs = [(run, Buffers(), [Buffers() for _ in rooms]) for run in runs if run]
 
     def _refuse_long_slices(self, largest: int) -> None:
         """A slice is never cut, so one that is too long for its room cannot be streamed."""
@@ -145,7 +138,6 @@ class Share:
             self._round = number
             part = self._contribution(program, sweep)
             self._left_at = time.perf_counter()
-            self.round_seconds.append(self._left_at - began)
             self.seconds.add_round(self._left_at - began, self._waited - waited)
             return part
 
@@ -156,22 +148,28 @@ class Share:
 
         def over(thread: int) -> Any:
             total = None
-            for block in self._opened(thread):
-                total = sweep.step(program, block, total, *sweep.message)
+            with contextlib.closing(self._opened(thread)) as blocks:
+                for block in blocks:
+                    total = sweep.step(program, block, total, *sweep.message)
             return total
 
         if len(self._runs) == 1:
             return over(0)
         return functools.reduce(program.combine, self._threads.map(over, range(len(self._runs))))
 
-    def _opened(self, thread: int) -> Iterator[Block]:
+    def _opened(self, thread: int) -> Generator[Block, None, None]:
         blocks, buffers, rooms = self._runs[thread]
-        if rooms:
-            return read_ahead(blocks, rooms, buffers, self._background, self._wait)
-        return (block.open(buffers) for block in blocks)
-
-    def _wait(self, seconds: float) -> None:
-        self._waited += seconds / len(self._runs)
+        if not rooms:
+            yield from (block.open(buffers) for block in blocks)
+            return
+        with contextlib.closing(read_ahead(blocks, rooms, buffers, self._background)) as ahead:
+            while True:
+                began = time.perf_counter()
+                block = next(ahead, None)
+                self._waited += (time.perf_counter() - began) / len(self._runs)
+                if block is None:
+                    return
+                yield block
 
     # ---- what is held -----------------------------------------------------------------------
 
@@ -246,38 +244,29 @@ class Share:
 
 
 def load_blocks(assignment: Assignment) -> Iterator[Block]:
-    """The blocks of an assignment, read a partition at a time."""
-    store, threads = assignment.store, assignment.threads
+    """The blocks of an assignment; streamed ones are made from a partition at a time."""
+    store, block_entries = assignment.store, assignment.block_entries
     if assignment.layout is not None:
         yield from assignment.layout.blocks(assignment)
-    elif assignment.block_entries is None:
-        counts = [store.partitions[number].count for number in assignment.partitions]
+        return
+    parts = [(number,) for number in assignment.partitions]
+    for numbers in parts if block_entries is not None else [assignment.partitions]:
+        counts = [store.partitions[number].count for number in numbers]
         total, first = sum(counts), 0
         columns = [np.empty(total, dtype=store.header.index_dtype) for _ in store.shape]
         values = np.empty(total, dtype=assignment.precision)
-        for number, count in zip(assignment.partitions, counts, strict=True):
-            piece = slice(first, first + count)
-            _read_into(assignment, number, [column[piece] for column in columns], values[piece])
-            first += count
-        pieces = min(threads, max(1, total // assignment.smallest_block))
-        yield from _cut(assignment, columns, values, assignment.slices, pieces)
-    else:
-        for number in assignment.partitions:
-            count = store.partitions[number].count
-            columns = [np.empty(count, dtype=store.header.index_dtype) for _ in store.shape]
-            values = np.empty(count, dtype=assignment.precision)
-            _read_into(assignment, number, columns, values)
-            pieces = math.ceil(count / assignment.block_entries)
-            yield from _cut(assignment, columns, values, store.slices_of(number), pieces)
-
-
-def _read_into(
-    assignment: Assignment, number: int, columns: list[NDArray[Any]], values: NDArray[Any]
-) -> None:
-    read, numbers = assignment.store.read_partition(number)
-    for column, target in zip(read, columns, strict=True):
-        target[:] = column
-    values[:] = numbers.astype(np.float64) - assignment.offset
+        for number, count in zip(numbers, counts, strict=True):
+            piece, first = slice(first, first + count), first + count
+            read, observed = store.read_partition(number)
+            for column, target in zip(read, columns, strict=True):
+                target[piece] = column
+            values[piece] = observed.astype(np.float64) - assignment.offset
+        if block_entries is not None:
+            pieces = math.ceil(total / block_entries)
+        else:
+            pieces = min(assignment.threads, max(1, total // assignment.smallest_block))
+        slices = store.slices_of(numbers[0])[0], store.slices_of(numbers[-1])[1]
+        yield from _cut(assignment, columns, values, slices, pieces)
 
 
 def _cut(

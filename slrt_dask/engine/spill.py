@@ -12,9 +12,8 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
 from typing import Any
@@ -82,42 +81,15 @@ class ScratchFile:
         self._file.close()
 
 
-class Room:
-    """Arrays of a block's length that are handed out by dtype and taken back all at once."""
-
-    def __init__(self, entries: int) -> None:
-        self._entries = entries
-        self._arrays: dict[Any, list[NDArray[Any]]] = {}
-        self._used: dict[Any, int] = {}
-
-    def array(self, dtype: Any, count: int) -> NDArray[Any]:
-        kind = np.dtype(dtype)
-        held = self._arrays.setdefault(kind, [])
-        used = self._used.get(kind, 0)
-        if used == len(held):
-            held.append(np.empty(self._entries, dtype=kind))
-        self._used[kind] = used + 1
-        return held[used][:count]
-
-    def take_back(self) -> None:
-        self._used.clear()
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for arrays in self._arrays.values() for array in arrays)
-
-
 class FileArrays:
     """A block's arrays during one sweep: read when asked for, written back at its end."""
 
-    def __init__(self, block: FileBlock, room: Room) -> None:
+    def __init__(self, block: FileBlock, room: Buffers) -> None:
         self._block, self._room = block, room
         self._held: dict[str, NDArray[Any]] = {}
         self.wanted: set[str] = set()
         """The names that had to be read."""
         self._changed: set[str] = set()
-        self.waited = 0.0
-        """Seconds in which a sweep had to wait for what was not read before it."""
 
     def prefetch(self, names: frozenset[str]) -> None:
         """Read what the sweep will most likely ask for; what is not there is left to the sweep."""
@@ -127,9 +99,7 @@ class FileArrays:
     def read(self, name: str) -> NDArray[Any]:
         self.wanted.add(name)
         if name not in self._held:
-            began = time.perf_counter()
             self._load(name)
-            self.waited += time.perf_counter() - began
         return self._held[name]
 
     def change(self, name: str) -> NDArray[Any]:
@@ -139,8 +109,7 @@ class FileArrays:
     def fresh(self, name: str) -> NDArray[Any]:
         self._changed.add(name)
         if name not in self._held:
-            kind = self._block.slots[VALUES][1]
-            self._held[name] = self._room.array(kind, self._block.entries)
+            self._make_room(name, self._block.slots[VALUES][1])
         return self._held[name]
 
     def put(self, name: str, values: NDArray[Any]) -> None:
@@ -155,8 +124,12 @@ class FileArrays:
         if name not in self._block.slots:
             raise StateLost(f"the vector {name!r} is not held here any more")
         first, kind = self._block.slots[name]
-        self._held[name] = self._room.array(kind, self._block.entries)
+        self._make_room(name, kind)
         self._block.file.read(first, self._held[name])
+
+    def _make_room(self, name: str, kind: np.dtype[Any]) -> None:
+        number = sum(array.dtype == kind for array in self._held.values())
+        self._held[name] = self._room.array((kind, number), (self._block.entries,), kind)
 
 
 class FileBlock:
@@ -187,16 +160,15 @@ class FileBlock:
     def open(
         self,
         buffers: Buffers | None = None,
-        room: Room | None = None,
+        room: Buffers | None = None,
         names: frozenset[str] = frozenset(),
     ) -> Block:
         """The block for one sweep.
 
+        room : for its arrays, to which nobody else may hold on
         names : arrays it will most likely read
         """
-        room = room or Room(self.entries)
-        room.take_back()
-        arrays = FileArrays(self, room)
+        arrays = FileArrays(self, room or Buffers())
         arrays.prefetch(names)
         return replace(self.block, arrays=arrays, buffers=buffers or Buffers())
 
@@ -225,59 +197,32 @@ class FileBlock:
 
 
 def read_ahead(
-    blocks: Sequence[FileBlock], rooms: Sequence[Room], buffers: Buffers, background: Executor,
-    waiting: Callable[[float], None],
-) -> Iterator[Block]:  # fmt: skip
-    """The blocks one after the other, the next being read and the last written meanwhile.
-
-    waiting : is given the seconds that were spent waiting for files
-    """
+    blocks: Sequence[FileBlock], rooms: Sequence[Buffers], buffers: Buffers, background: Executor
+) -> Generator[Block, None, None]:
+    """The blocks one after the other, the next being read and the last written meanwhile."""
     names: frozenset[str] = frozenset()
-    writing: list[Future[None] | None] = [None] * len(rooms)
-
-    def waited_for(future: Future[Any] | None) -> Any:
-        began = time.perf_counter()
-        try:
-            return None if future is None else future.result()
-        finally:
-            waiting(time.perf_counter() - began)
+    writing: list[Future[Any]] = []
 
     def reading_of(number: int) -> Future[Block]:
-        place = number % len(rooms)
-        waited_for(writing[place])
-        return background.submit(blocks[number].open, buffers, rooms[place], names)
+        # The room that it is read into may still be being written from.
+        if number >= len(rooms):
+            writing[number - len(rooms)].result()
+        room = rooms[number % len(rooms)]
+        return background.submit(blocks[number].open, buffers, room, names)
 
     reading = reading_of(0)
     try:
         for number, at_rest in enumerate(blocks):
-            block = waited_for(reading)
+            block = reading.result()
             if number + 1 < len(blocks):
                 # The next block will want what this round's blocks have wanted so far.
                 reading = reading_of(number + 1)
             yield block
             assert isinstance(block.arrays, FileArrays)
             names = frozenset(block.arrays.wanted)
-            waiting(block.arrays.waited)
-            writing[number % len(rooms)] = background.submit(at_rest.close, block)
+            writing.append(background.submit(at_rest.close, block))
     finally:
         # No thread may still be at work on the files when a round is over, or has failed.
-        pending = [future for future in (reading, *writing) if future is not None]
-        began = time.perf_counter()
-        _drain(pending)
-        waiting(time.perf_counter() - began)
-    for future in pending:
+        wait([reading, *writing[-len(rooms) :]])
+    for future in writing:
         future.result()
-
-
-def _drain(futures: Sequence[Future[Any]]) -> None:
-    """Wait until all are done, come what may; an interrupt meanwhile is raised only then."""
-    interrupt: KeyboardInterrupt | None = None
-    while True:
-        try:
-            wait(futures)
-        except KeyboardInterrupt as error:
-            interrupt = error
-        else:
-            break
-    if interrupt is not None:
-        raise interrupt

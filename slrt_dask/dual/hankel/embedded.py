@@ -80,8 +80,8 @@ class EmbeddedStore(ObservationStore):
     def blocks(self, assignment: Assignment) -> Iterator[Block]:
         """The blocks of an assignment: one for every thread, if there are offsets enough."""
         flat = self.dense(assignment.offset)[0].reshape(-1)
-        low, high = assignment.slices
         edges, numbers = self._edges(math.prod(self.shape)), assignment.partitions
+        low, high = self.slices_of(numbers[0])[0], self.slices_of(numbers[-1])[1]
         first_entry, stop_entry = edges[numbers[0]], edges[numbers[-1] + 1]
         count, entries = high - low, stop_entry - first_entry
         pieces = max(1, min(assignment.threads, count, entries))
