@@ -1,4 +1,4 @@
-"""Moments to die at: a worker at one of its tasks, and a process at something that it writes."""
+"""Kills at random moments: workers of a run that goes on, and processes that write files."""
 
 from __future__ import annotations
 
@@ -8,42 +8,85 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 
 import numpy as np
-from distributed.diagnostics.plugin import WorkerPlugin
 
-from tests.faults.phases import CHANGES
-from tests.faults.processes import start
+from tests.faults.processes import SECONDS_TO_REACH, start
+
+PHASES = {
+    "load": "fitting",
+    "solve": "evaluate",
+    "line search": "search",
+    "certificate": "certify",
+    "checkpoint": "write_checkpoint",
+    "result": "write_result",
+    "export": "write_dense",
+}
+"""What this process does, by a function on its stack."""
+ATTEMPTS = ("attempt", "write_dense")
+"""What is begun again when workers were lost, by this project or by dask."""
+LONGEST_DELAY = 0.05
+"""Seconds; most phases of the small problems take about as long."""
 
 
-class DiesAtTask(WorkerPlugin):
-    """Kills its worker when that begins or ends the n-th task of some name, counted over all.
+class Killer(threading.Thread):
+    """Kills something in each phase in turn, a random time after the thread that made it begins it.
 
-    moment : "executing", when the task begins; "memory", when it is done but not yet reported
-    marks : a directory that all workers see, in which they count; the first is 0
+    strike : kills, and starts what takes the place of the killed
+    killed : the phases in which it has struck
     """
 
-    def __init__(self, task, number, moment, marks):
-        self.task, self.number, self.moment, self.marks = task, number, moment, str(marks)
+    def __init__(self, phases, seed, strike):
+        super().__init__(daemon=True)
+        self.left, self.killed = list(phases), []
+        self._random = np.random.default_rng(seed)
+        self._strike, self._watched = strike, threading.get_ident()
+        self._over = threading.Event()
+        self.error = None
 
-    def transition(self, key, start, finish, **_):
-        if finish == self.moment and self.task in str(key) and self._count() == self.number:
-            die()
+    def run(self):
+        try:
+            while self.left and self._awaited(lambda: self._frame(PHASES[self.left[0]])):
+                time.sleep(self._random.uniform(0.0, LONGEST_DELAY))
+                attempt = self._frame(*ATTEMPTS)
+                self.killed.append(self.left.pop(0))
+                self._strike(self._random)
+                # Before the loss is noticed, or was missed by nobody, another kill adds nothing.
+                self._awaited(lambda attempt=attempt: self._frame(*ATTEMPTS) is not attempt)
+        except BaseException as error:
+            self.error = error
 
-    def _count(self):
-        """How many such moments there were before, on all workers."""
-        number = 0
-        while True:
-            try:
-                open(f"{self.marks}/{number}", "x").close()
-            except FileExistsError:
-                number += 1
-            else:
-                return number
+    def _awaited(self, condition):
+        """Wait until something is the case; False if all is over before."""
+        while not condition():
+            if self._over.wait(0.002):
+                return False
+        return True
+
+    def _frame(self, *functions):
+        """The innermost frame of these functions on the watched thread's stack."""
+        frame = sys._current_frames().get(self._watched)
+        while frame is not None and frame.f_code.co_name not in functions:
+            frame = frame.f_back
+        return frame
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *error):
+        self._over.set()
+        self.join(SECONDS_TO_REACH)
+        assert self.error is None, self.error
+        assert not self.is_alive()
 
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
 
 
 def deaths(seed, directory, action, *arguments, times=3, spared=0):

@@ -57,8 +57,8 @@ class Cluster:
         self._port = 0
         self.scheduler = None
         self.address = ""
-        self.workers = {}
-        """Processes by address."""
+        self.workers, self.threads = {}, {}
+        """Processes by address, and how many threads these were started with."""
 
     def start_scheduler(self):
         """On the port that it had before, if there was one."""
@@ -70,7 +70,7 @@ class Cluster:
         """Another worker, registered; its address."""
         options = {"scheduler_ip": self.address, "nthreads": 2, "memory_limit": 0, **options}
         process, address = self._start("Worker", options, config)
-        self.workers[address] = process
+        self.workers[address], self.threads[address] = process, options["nthreads"]
         return address
 
     def kill_worker(self, address):
