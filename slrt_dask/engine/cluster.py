@@ -307,7 +307,13 @@ def _raise_failed(futures: Sequence[Any]) -> None:
     """Raise what the first of some tasks to be looked at has raised, if one has."""
     for future in futures:
         if future.status == "error":
-            future.result()
+            try:
+                future.result()
+            finally:
+                # The client keeps an error for as long as somebody holds its future, and the
+                # error's traceback holds the futures: neither would ever be let go of.
+                for held in futures:
+                    held.release()
 
 
 class ClusterEngine(Engine):
