@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import math
 import pickle
+from dataclasses import dataclass
 
-import distributed
 import numpy as np
 import pytest
-from slrt_dask.dual.inner import ConjugateGradient
-from slrt_dask.engine.assignment import Streaming
-from slrt_dask.engine.local import LocalEngine
-from slrt_dask.engine.seen_memory import OutOfSight
-from slrt_dask.engine.tasks import SharePlugin
 
+import slrt_dask
+from slrt_dask.data.layout import create_store
 from slrt_dask.dual.lanczos import WIDTH
+from slrt_dask.dual.numbering import NumberFibres
 from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.solve import ConjugateGradients
 from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.dual.writing import write_dual_partitions
-from slrt_dask.engine import assignment, block, cluster, exchange, neighbours, post, prepare
-from slrt_dask.engine.block import Block
-from slrt_dask.engine.cluster import ClusterEngine
+from slrt_dask.engine.base import LocalEngine
+from slrt_dask.engine.program import Finished, OneRound, Program, StateMachine, Sweep
 from slrt_dask.errors import StateLost, StoreCorrupt
-from slrt_dask.kernels import crossing
 from tests.engine.helpers import (
     ORDERS,
     assert_same,
+    assignment_of,
+    cluster_engine,
     dense_problem,
     dense_vector,
     dual_problem,
     held_out,
-    names_on_share,
+    local_engine,
     put_on_share,
     results,
 )
+from tests.oracles.dense import random_problem
 
 
 @pytest.fixture(scope="session")
@@ -46,21 +45,46 @@ def reference(store_of):
             dense = dense_problem(order)
             validation = store_of(*held_out(dense))
             store = store_of(dense.mask, dense.values)
-            with LocalEngine(store, threads=1, validation=validation) as engine:
+            with local_engine(store, validation=validation) as engine:
                 known[order] = dense, validation, results(engine, dense)
         return known[order]
 
     return of
 
 
-@pytest.mark.parametrize(
-    ("order", "parts"), [(2, 2), (2, 7), (3, 3), (3, 7), (4, 3), (4, 7), (5, 2)]
-)
-def test_results_do_not_depend_on_the_number_of_partitions(order, parts, store_of, reference):
+@pytest.fixture(scope="module")
+def many_workers(open_client):
+    """More workers than one task adds up sums of."""
+    return open_client(n_workers=6, processes=False)
+
+
+@pytest.fixture(params=["local", "cluster"])
+def engine_of(request):
+    """Make an engine for a store, in this process or on three workers."""
+    if request.param == "local":
+        return lambda store, **options: local_engine(store, 2, **options)
+    client = request.getfixturevalue("thread_client")
+    return lambda store, **options: cluster_engine(store, client, **options)
+
+
+@pytest.fixture
+def stored(store_of):
+    """A problem of order 3 and its store."""
+    dense = dense_problem(3)
+    return dense, store_of(dense.mask, dense.values, parts=3)
+
+
+# ---- one answer -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize("order", ORDERS)
+def test_results_do_not_depend_on_partitions_or_threads(order, parts, threads, store_of, reference):
     dense, validation, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=parts)
     assert len(store.partitions) >= parts
-    with LocalEngine(store, threads=1, validation=validation) as engine:
+    with local_engine(store, threads, validation=validation) as engine:
         assert_same(results(engine, dense), wanted)
 
 
@@ -69,300 +93,92 @@ def test_results_do_not_depend_on_the_slab_mode(order, store_of, reference):
     dense, validation, wanted = reference(order)
     for slab_mode in range(1, order):
         store = store_of(dense.mask, dense.values, slab_mode=slab_mode)
-        with LocalEngine(store, threads=1, validation=validation) as engine:
+        with local_engine(store, validation=validation) as engine:
             assert_same(results(engine, dense), wanted)
 
 
-@pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize(("order", "parts"), [(2, 3), (3, 1), (4, 3)])
-def test_results_do_not_depend_on_the_number_of_threads(
-    order, parts, threads, store_of, reference, monkeypatch
-):
-    monkeypatch.setattr(assignment, "SMALLEST_BLOCK", 2)
-    dense, validation, wanted = reference(order)
-    store = store_of(dense.mask, dense.values, parts=parts)
-    with LocalEngine(store, threads=threads, validation=validation) as engine:
-        assert len(engine._share.blocks) >= threads
-        assert_same(results(engine, dense), wanted)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("order", [2, 3, 4])
-def test_results_do_not_depend_on_strips_of_fibre_sums(
-    order, threads, store_of, reference, monkeypatch
-):
-    dense, _, wanted = reference(order)
-    store = store_of(dense.mask, dense.values, parts=3)
-    cut, strips = [], Block.strips
-    for name, value in (("STRIP_BYTES", 64), ("SHORTEST", 0)):
-        monkeypatch.setattr(crossing, name, value)
-    monkeypatch.setattr(crossing, "strip_borders", crossing.strip_borders.__wrapped__)
-    monkeypatch.setattr(Block, "strips", lambda *asked: cut.append(strips(*asked)) or cut[-1])
-    with LocalEngine(store, threads=threads) as engine:
-        found = results(engine, dense, validated=False, certified=False)
-    assert min(len(bounds) for bounds in cut) > 3
-    assert_same(found, {name: wanted[name] for name in found})
-
-
 @pytest.mark.parametrize("threads", [1, 2])
-def test_entries_that_are_not_sorted_by_fibre_are_not_cut_into_strips(
-    threads, store_of, reference, monkeypatch
-):
-    dense, _, wanted = reference(3)
-    store, asked = store_of(dense.mask, dense.values, parts=3), []
-    for name, value in (("STRIP_BYTES", 64), ("SHORTEST", 0)):
-        monkeypatch.setattr(crossing, name, value)
-    monkeypatch.setattr(crossing, "strip_borders", crossing.strip_borders.__wrapped__)
-    monkeypatch.setattr(block, "strip_bounds", lambda *given: asked.append(given) or given[2][:0])
-    with LocalEngine(store, threads=threads) as engine:
-        found = results(engine, dense, validated=False, certified=False)
-    assert asked
-    assert_same(found, {name: wanted[name] for name in found})
-
-
-@pytest.mark.parametrize(("order", "threads"), [(2, 1), (2, 2), (3, 2), (4, 1), (5, 2)])
-def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_streamed_from_a_file_give_the_results_of_blocks_in_memory(
     order, threads, store_of, reference, tmp_path
 ):
     dense, validation, wanted = reference(order)
     store = store_of(dense.mask, dense.values, parts=2)
     # Slices are not cut, so a block is no smaller than the longest one.
-    streaming = Streaming(block_entries=5 if order == 2 else 12, directory=str(tmp_path))
-    with LocalEngine(store, threads=threads, validation=validation, streaming=streaming) as engine:
-        assert len(engine._share.blocks) > 4
+    streaming = {"block_entries": 5 if order == 2 else 12, "directory": str(tmp_path)}
+    with local_engine(store, threads, validation=validation, **streaming) as engine:
+        (blocks,) = engine.on_shares(lambda share: len(share.blocks))
+        assert blocks > 4
         assert_same(results(engine, dense), wanted)
+        assert engine.spending()[0].files > 0.0
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("order", "fan_in"), [(2, 4), (3, 2), (4, 4)])
-def test_workers_of_this_process_give_the_local_results(
-    order, fan_in, store_of, reference, thread_client, monkeypatch
+@pytest.mark.parametrize(
+    ("workers", "order", "streamed"),
+    [
+        ("lone_client", 3, False),
+        ("process_client", 3, False),
+        ("process_client", 4, True),
+        ("thread_client", 2, False),
+        ("thread_client", 4, False),
+        ("many_workers", 3, False),
+    ],
+)
+def test_a_cluster_gives_the_results_of_this_process(
+    workers, order, streamed, request, store_of, reference
 ):
-    monkeypatch.setattr(exchange, "FAN_IN", fan_in)  # with 2 the tree has two levels
     dense, validation, wanted = reference(order)
-    store = store_of(dense.mask, dense.values, parts=7)
-    with ClusterEngine(store, thread_client, validation=validation) as engine:
-        assert len(engine._workers) == 3
-        assert_same(results(engine, dense, certified=False), wanted)
+    store, client = store_of(dense.mask, dense.values, parts=7), request.getfixturevalue(workers)
+    options = {"block_entries": 12} if streamed else {}
+    with cluster_engine(store, client, validation=validation, **options) as engine:
+        assert len(engine.places) == len(client.has_what())
+        assert_same(results(engine, dense), wanted)
 
 
-def test_workers_in_other_processes_give_the_local_results(store_of, reference, process_client):
-    dense, validation, wanted = reference(3)
-    store = store_of(dense.mask, dense.values, parts=3)
-    with ClusterEngine(store, process_client, validation=validation) as engine:
-        assert len(engine._workers) == 2
-        assert_same(results(engine, dense, certified=False), wanted)
-
-
-def share_memory_from(size, *, seen):
-    """Set, on a worker, from how many bytes on parts go through memory, and whether that is seen.
-
-    Returns what to undo it with.
-    """
-    before = neighbours.SMALLEST, neighbours.Inbox.opened, post.Post.send
-    neighbours.SMALLEST, post.Post.send = size, too_long
-    if not seen:
-        neighbours.Inbox.opened = out_of_sight
-    return before
-
-
-def out_of_sight(inbox, parcel):
-    raise OutOfSight
-
-
-def too_long(*letter):
-    return False
-
-
-def share_memory_as(before):
-    neighbours.SMALLEST, neighbours.Inbox.opened, post.Post.send = before
-
-
-def neighbourhood(dask_worker):
-    """Of a worker's outbox the bytes, and rooms; neighbours it cannot reach but by sockets."""
-    (plugin,) = [p for p in dask_worker.plugins.values() if isinstance(p, SharePlugin)]
-    outbox, strangers = plugin.outbox, list(plugin.neighbours.values()).count(None)
-    return outbox._content.size, len(outbox._rooms), strangers
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_parts_that_go_through_memory_give_the_local_results(
-    seen, store_of, reference, process_client
-):
-    dense, _, wanted = reference(3)
-    store = store_of(dense.mask, dense.values, parts=3)
-    before = process_client.run(share_memory_from, 1, seen=seen)
-    try:
-        with ClusterEngine(store, process_client) as engine:
-            found = results(engine, dense, validated=False, certified=False)
-            assert_same(found, {name: wanted[name] for name in found})
-            told = process_client.run(neighbourhood).values()
-            outboxes, rooms, strangers = zip(*told, strict=True)
-    finally:
-        process_client.run(share_memory_as, next(iter(before.values())))
-    assert all(size > 0 for size in outboxes)
-    assert all(count > 0 for count in rooms)
-    assert strangers == ((0, 0) if seen else (1, 1))
-
-
-@pytest.mark.parametrize(("threads", "sections"), [(1, 1), (2, 1), (2, 3), (1, 4)])
-def test_sums_that_are_used_where_they_lie_give_the_local_results(
-    threads, sections, store_of, reference, open_client, monkeypatch
-):
-    """Along a chain of three workers, of which the middle one passes on the first one's sums."""
-    monkeypatch.setattr(exchange, "FAN_IN", 1)
-    monkeypatch.setattr(neighbours, "SMALLEST", 1)
-    monkeypatch.setattr(post.Post, "send", too_long)
-    kept, opened = [], neighbours.Inbox.opened
-
-    def counted(inbox, parcel):
-        kept.append(parcel.stays)
-        return opened(inbox, parcel)
-
-    monkeypatch.setattr(neighbours.Inbox, "opened", counted)
-    dense, _, wanted = reference(3)
-    store = store_of(dense.mask, dense.values, parts=7)
-    options = {"n_workers": 3, "processes": False, "protocol": "tcp", "threads_per_worker": threads}
-    # Closed at once: its threads draw random numbers, which disturbs tests that are made of them.
-    with (
-        open_client(**options) as client,
-        client.cluster,
-        ClusterEngine(store, client, sections=sections) as engine,
-    ):
-        assert len(engine._workers) == 3
-        found = results(engine, dense, validated=False, certified=False)
-    assert_same(found, {name: wanted[name] for name in found})
-    assert set(kept) == {True, False}
-
-
-# ---- tasks ----------------------------------------------------------------------------------
-
-
-def numbered(number):
-    return number
-
-
-def waiting(name):
-    assert distributed.Event(name).wait(60.0)
-
-
-def failing():
-    raise ArithmeticError("on a worker")
-
-
-def test_results_come_in_order_however_many_are_asked_for_at_once(
-    store_of, thread_client, monkeypatch
-):
-    dense = dense_problem(3)
-    monkeypatch.setattr(cluster, "AT_ONCE", 3)
-    with ClusterEngine(store_of(dense.mask, dense.values, parts=3), thread_client) as engine:
-        places = engine._workers * 3
-        futures = [engine._submit("number", at, numbered, n) for n, at in enumerate(places)]
-        assert engine._results(futures) == list(range(9))
-        assert engine._results(futures, wanted=1) == [0]
-        assert engine._results([]) == []
-
-
-def test_a_task_that_fails_is_not_waited_for_behind_another(store_of, thread_client):
-    dense, name = dense_problem(3), "waited for"
-    wanted = distributed.Event(name, thread_client)
-    with ClusterEngine(store_of(dense.mask, dense.values, parts=3), thread_client) as engine:
-        first, second, _ = engine._workers
-        with thread_client.as_current():
-            futures = [
-                engine._submit("wait", first, waiting, name),
-                engine._submit("fail", second, failing),
-            ]
-        try:
-            with pytest.raises(ArithmeticError, match="on a worker"):
-                engine._results(futures, wanted=1)
-            assert not futures[0].done()
-        finally:
-            wanted.set()
-
-
-def test_a_client_is_left_as_it_was(store_of, thread_client):
-    dense, sending = dense_problem(3), thread_client.scheduler_comm
-    before = sending.interval
-    with ClusterEngine(store_of(dense.mask, dense.values), thread_client) as engine:
-        engine.run(NormOfObservations())
-        assert sending.interval < before
-    assert sending.interval == before
+def test_numbering_only_the_fibres_that_occur_changes_nothing(store_of, engine_of):
+    # Along mode 0 all 780 fibres have numbers; along mode 2 only those that occur of 72,800.
+    shape = (280, 260, 3)
+    dense = random_problem(shape, (2, 2, 1), C=5.0, fraction=0.002)
+    validation = store_of(np.roll(dense.mask, 7, axis=0) & ~dense.mask, dense.values)
+    found = []
+    for slab_mode in (0, 2):
+        store = store_of(dense.mask, dense.values, parts=3, slab_mode=slab_mode)
+        with engine_of(store, validation=validation) as engine:
+            fibres = engine.run(NumberFibres(shape, slab_mode, store.nnz))
+            found.append(results(engine, dense, iterations=2, certified=False))
+        wanted = 780 if slab_mode == 0 else len(np.unique(np.argwhere(dense.mask)[:, :2], axis=0))
+        assert fibres == wanted
+    assert_same(found[1], found[0])
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_a_worker_and_this_process_work_in_the_precision_asked_for(
-    precision, store_of, lone_client
-):
-    dense = dense_problem(3)
-    store = store_of(dense.mask, dense.values)
+def test_a_worker_and_this_process_work_in_the_precision_asked_for(precision, stored, lone_client):
+    dense, store = stored
     found = []
     for engine in (
-        LocalEngine(store, threads=1, precision=precision),
-        ClusterEngine(store, lone_client, precision=precision),
+        local_engine(store, precision=precision),
+        cluster_engine(store, lone_client, precision=precision),
     ):
         with engine:
-            kinds = engine.on_shares(
-                lambda held: [str(b.vector("values").dtype) for b in held.blocks]
-            )
-            assert kinds == [[precision]]
-            found.append(results(engine, dense, validated=False, certified=False))
+            found.append(results(engine, dense))
+            assert found[-1]["dual"].astype(precision).tolist() == found[-1]["dual"].tolist()
     assert_same(found[1], found[0], tolerance=0.0)
 
 
-@pytest.mark.parametrize(
-    ("order", "where"), [(3, "local"), (4, "local"), (5, "local"), (4, "cluster")]
-)
-def test_numbering_only_fibres_that_occur_changes_nothing(
-    order, where, store_of, thread_client, monkeypatch
-):
-    # So few observations that most fibres of the slab mode hold none.
-    dense = dense_problem(order, fraction={3: 0.06, 4: 0.08, 5: 0.12}[order], seed=3)
-    validation = store_of(*held_out(dense))
-    store = store_of(dense.mask, dense.values, parts=2, slab_mode={3: 2, 4: 2, 5: 1}[order])
-    with LocalEngine(store, threads=2, validation=validation) as engine:
-        every, wanted = engine.fibre_count, results(engine, dense)
-    monkeypatch.setattr(prepare, "GENEROUS_FIBRES", 0)
-    chosen = (
-        LocalEngine(store, threads=2, validation=validation)
-        if where == "local"
-        else ClusterEngine(store, thread_client, validation=validation)
-    )
-    with chosen as engine:
-        columns = np.delete(np.argwhere(dense.mask), store.slab_mode, axis=1)
-        assert engine.fibre_count == len(np.unique(columns, axis=0)) < every
-        assert_same(results(engine, dense, certified=where == "local"), wanted)
-
-
-def test_a_very_sparse_tensor_has_as_many_fibres_as_occur(tmp_path):
-    import slrt_dask
-
-    rng = np.random.default_rng(0)
-    indices = np.unique(rng.integers(0, 3000, (3, 40)), axis=1)
-    store = slrt_dask.from_coo(tmp_path / "s", indices, np.ones(indices.shape[1]), (3000,) * 3)
-    with LocalEngine(store, threads=1) as engine:
-        assert engine.fibre_count <= 40
-        assert engine.run(NormOfObservations()) == pytest.approx(math.sqrt(indices.shape[1]))
-
-
-@pytest.mark.parametrize(("order", "parts"), [(2, 1), (2, 3), (3, 3), (4, 1), (5, 3)])
-def test_the_operator_is_symmetric_positive_definite_and_the_dense_one(order, parts, store_of):
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_operator_is_symmetric_positive_definite_and_the_dense_one(order, store_of):
     dense = dense_problem(order, fraction=0.07)
-    store = store_of(dense.mask, dense.values, parts=parts)
+    store = store_of(dense.mask, dense.values, parts=2)
     point = dense.manifold.random_point(np.random.default_rng(1))
-    with LocalEngine(store, threads=1) as engine:
+    with local_engine(store) as engine:
         columns = []
         for place in np.argwhere(dense.mask):
             unit = np.zeros(store.shape)
             unit[tuple(place)] = 1.0
             engine.on_shares(put_on_share, "unit", unit)
-            program = ConjugateGradient(
-                Factors.of(point), dense.lambdas, store.slab_mode, 0.5 / dense.C,
-                "solution", "unit", None, 0.0, 0,
-            )  # fmt: skip
-            engine.run(program)
-            residual = dense_vector(engine, "r")
-            columns.append((dense.values - residual)[dense.mask])
+            engine.run(residual_of(point, dense, store, "unit"))
+            columns.append((dense.values - dense_vector(engine, "r"))[dense.mask])
     A = np.array(columns)
     np.testing.assert_allclose(A, A.T, atol=1e-13)
     np.testing.assert_allclose(A, dense.system(point), atol=1e-13)
@@ -371,135 +187,20 @@ def test_the_operator_is_symmetric_positive_definite_and_the_dense_one(order, pa
     assert values[-1] <= (0.5 / dense.C + sum(dense.lambdas)) * (1 + 1e-12)
 
 
-def engines(store, client):
-    return {
-        "local": lambda: LocalEngine(store, threads=2),
-        "cluster": lambda: ClusterEngine(store, client),
-    }
-
-
-@pytest.mark.parametrize("where", ["local", "cluster"])
-def test_vectors_are_dropped_when_nobody_holds_their_handle(where, store_of, thread_client):
-    dense = dense_problem(3)
-    store = store_of(dense.mask, dense.values, parts=3)
-    with engines(store, thread_client)[where]() as engine:
-        problem = dual_problem(engine, dense)
-        point = problem.manifold.random_point(np.random.default_rng(0))
-        evaluation = problem.evaluate(point, rtol=1e-3, warm=None)
-        kept = problem.evaluate(point, rtol=1e-4, warm=evaluation)
-        before = engine.on_shares(names_on_share)
-        assert all(evaluation.dual.name in names for names in before)
-        del evaluation
-        engine.run(NormOfObservations())
-        assert engine.on_shares(names_on_share) == [[kept.dual.name]] * len(before)
-
-
-@pytest.mark.parametrize("where", ["local", "cluster"])
-def test_asking_for_a_vector_that_is_gone_says_so(where, store_of, thread_client):
-    dense = dense_problem(3)
-    store = store_of(dense.mask, dense.values, parts=3)
-    with engines(store, thread_client)[where]() as engine:
-        problem = dual_problem(engine, dense)
-        point = problem.manifold.random_point(np.random.default_rng(0))
-        program = ConjugateGradient(
-            Factors.of(point), dense.lambdas, store.slab_mode, 0.1,
-            "solution", "never", None, 0.0, 3,
-        )  # fmt: skip
-        with pytest.raises(StateLost, match="never"):
-            engine.run(program)
-        problem.evaluate(point, rtol=1e-3, warm=None)  # the engine is still of use
-
-
-@pytest.mark.parametrize("where", ["local", "cluster"])
-def test_what_reaches_the_driver_does_not_grow_with_the_observations(
-    where, store_of, thread_client, tmp_path, monkeypatch
-):
-    sizes = []
-    for fraction in (0.1, 0.8):
-        dense = dense_problem(3, fraction=fraction)
-        store = store_of(dense.mask, dense.values, parts=3)
-        with engines(store, thread_client)[where]() as engine:
-            run, seen = engine.run, []
-
-            def weighed(program, run=run, seen=seen):
-                outcome = run(program)
-                seen.append((type(program).__name__, len(pickle.dumps(outcome))))
-                return outcome
-
-            monkeypatch.setattr(engine, "run", weighed)
-            results(engine, dense, iterations=1, validated=False, certified=where == "local")
-            sizes.append(dict(seen))
-    # A certificate multiplies some vectors at once, which may be more than a factor has columns.
-    factors = sum(n * max(r, WIDTH) * 8 for n, r in dense.manifold.shapes)
-    assert sizes[0].keys() == sizes[1].keys()
-    for name, size in sizes[1].items():
-        assert size <= factors + 1000, name
-        assert abs(size - sizes[0][name]) <= 32, name
-
-
-def test_writing_the_dual_returns_only_checksums(store_of, thread_client, monkeypatch):
-    dense = dense_problem(3, fraction=0.8)
-    store = store_of(dense.mask, dense.values, parts=3)
-    with ClusterEngine(store, thread_client) as engine:
-        problem = dual_problem(engine, dense)
-        point = problem.manifold.random_point(np.random.default_rng(0))
-        evaluation = problem.evaluate(point, rtol=1e-3, warm=None)
-        monkeypatch.setattr("slrt_dask.dual.writing.write_partition", lambda *_: 7)
-        found = engine.on_shares(write_dual_partitions, "nowhere", evaluation.dual.name)
-    assert sorted(number for part in found for number in part) == list(range(len(store.partitions)))
-    assert len(pickle.dumps(found)) < 200
-
-
-def test_one_worker_runs_a_program_as_one_task(store_of, lone_client, monkeypatch):
-    dense = dense_problem(3)
-    store = store_of(dense.mask, dense.values, parts=3)
-    with ClusterEngine(store, lone_client) as engine:
-        submit, labels = engine._submit, []
-        monkeypatch.setattr(
-            engine, "_submit", lambda label, *rest: (labels.append(label), submit(label, *rest))[1]
-        )
-        problem = dual_problem(engine, dense)
-        point = problem.manifold.random_point(np.random.default_rng(0))
-        labels.clear()
-        evaluation = problem.evaluate(point, rtol=1e-10, warm=None)
-        assert evaluation.inner.iterations > 5
-        assert labels == ["solve"]
-
-
-def test_a_closed_engine_leaves_nothing_on_the_workers(store_of, thread_client):
-    dense = dense_problem(3)
-    store = store_of(dense.mask, dense.values, parts=3)
-    with ClusterEngine(store, thread_client) as engine:
-        engine.run(NormOfObservations())
-        assert any(engine._name in names for names in plugins(thread_client).values())
-    assert not any("slrt" in name for names in plugins(thread_client).values() for name in names)
-
-
-def test_an_engine_that_fails_to_load_leaves_nothing_on_the_workers(thread_client, tmp_path):
-    import slrt_dask
-
-    dense = dense_problem(3)
-    store = slrt_dask.from_coo(
-        tmp_path / "s", np.array(np.nonzero(dense.mask)), dense.y, dense.mask.shape,
-        partition_entries=30,
+def residual_of(point, dense, store, start):
+    """A solve that begins with a vector and ends at once: it leaves r = y − A x."""
+    return ConjugateGradients(
+        Factors.of(point), dense.lambdas, store.slab_mode, 0.5 / dense.C,
+        "solution", start, None, np.inf, 0,
     )  # fmt: skip
-    chunk = next((tmp_path / "s" / store.partitions[1].name / "values" / "c").iterdir())
-    chunk.write_bytes(bytes(len(chunk.read_bytes())))
-    with pytest.raises(StoreCorrupt, match=store.partitions[1].name):
-        ClusterEngine(store, thread_client)
-    assert not any("slrt" in name for names in plugins(thread_client).values() for name in names)
-
-
-def plugins(client):
-    return client.run(lambda dask_worker: list(dask_worker.plugins))
 
 
 def test_two_fits_on_one_cluster_do_not_disturb_each_other(store_of, reference, thread_client):
     chosen = [reference(order) for order in (3, 4)]
     stores = [store_of(dense.mask, dense.values, parts=7) for dense, _, _ in chosen]
     with (
-        ClusterEngine(stores[0], thread_client) as one,
-        ClusterEngine(stores[1], thread_client) as other,
+        cluster_engine(stores[0], thread_client) as one,
+        cluster_engine(stores[1], thread_client) as other,
     ):
         problems = [
             dual_problem(engine, dense, max_inner_iterations=4)
@@ -511,3 +212,181 @@ def test_two_fits_on_one_cluster_do_not_disturb_each_other(store_of, reference, 
                 point = problem.manifold.random_point(np.random.default_rng(4))
                 kept.append(problem.evaluate(point, rtol=0.0, warm=None))
                 assert kept[-1].cost == pytest.approx(wanted["cost"], rel=1e-10)
+
+
+# ---- programs ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CountUp(Program):
+    """Every round adds a number to each entry; how many rounds there are depends on the sums."""
+
+    limit: float
+    at_once: int = 2
+
+    def rounds(self):
+        total, rounds = (yield Sweep(CountUp._begin))[0], 1
+        while total < self.limit:
+            (total,) = yield Sweep(CountUp._add, (np.array([1.0, rounds]),))
+            rounds += 1
+        return rounds, total
+
+    def _begin(self, block, total):
+        block.fresh("count")[:] = 0.0
+        return (0.0 if total is None else total[0],)
+
+    def _add(self, block, total, numbers):
+        count = block.changing("count")
+        count += numbers.sum()
+        return (float(count.sum()) + (0.0 if total is None else total[0]),)
+
+
+@dataclass(frozen=True)
+class Machine(StateMachine):
+    """The same as a state machine, whose message has a part that blocks are not sent."""
+
+    limit: float
+
+    def first(self):
+        return 0, ["kept where the program is"]
+
+    def sent(self, message):
+        return message[0]
+
+    def step(self, block, message, total):
+        if message == 0:
+            return CountUp._begin(self, block, total)
+        return CountUp._add(self, block, total, np.array([1.0, message]))
+
+    def advance(self, message, total):
+        rounds, kept = message
+        if total[0] < self.limit:
+            return rounds + 1, kept
+        return Finished((rounds + 1, total[0]))
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 20])
+def test_a_program_takes_as_many_rounds_as_it_needs_however_many_are_submitted(
+    at_once, stored, engine_of
+):
+    store = stored[1]
+    rounds = 7
+    added = sum(range(1, rounds)) + rounds - 1
+    program = CountUp(store.nnz * (added - 0.5), at_once)
+    with engine_of(store) as engine:
+        before = [one.rounds for one in engine.spending()]
+        for one in (program, program, Machine(program.limit)):
+            assert engine.run(one) == (rounds, store.nnz * added)
+        after = [one.rounds for one in engine.spending()]
+    assert after == [count + 3 * rounds for count in before]  # those after the end did nothing
+
+
+@dataclass(frozen=True)
+class Fails(Program):
+    """Its second round cannot be done."""
+
+    def rounds(self):
+        yield Sweep(Fails._norm)
+        yield Sweep(Fails._fail, (("told", 7),))
+
+    def _norm(self, block, total):
+        return (0.0,)
+
+    def _fail(self, block, total, message):
+        raise ArithmeticError(message[1])
+
+
+def test_an_error_of_a_step_is_raised_where_the_program_was_run(stored, engine_of):
+    with engine_of(stored[1]) as engine:
+        with pytest.raises(ArithmeticError, match="7"):
+            engine.run(Fails())
+        wanted = float(np.linalg.norm(stored[0].y))
+        assert engine.run(NormOfObservations()) == pytest.approx(wanted)  # it is still of use
+
+
+def run_out_of_time(share):
+    raise TimeoutError("the disk did not answer")
+
+
+def test_a_timeout_of_a_visit_itself_is_its_error(stored, engine_of):
+    with engine_of(stored[1]) as engine, pytest.raises(TimeoutError, match="the disk"):
+        engine.on_shares(run_out_of_time)
+
+
+# ---- what is kept -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Read(OneRound):
+    """Fails where a vector is not held."""
+
+    name: str
+
+    def step(self, block, total):
+        return (float(block.vector(self.name)[0]),)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_vectors_are_dropped_when_nobody_holds_their_handle(streamed, stored, engine_of):
+    dense, store = stored
+    with engine_of(store, **({"block_entries": 12} if streamed else {})) as engine:
+        problem = dual_problem(engine, dense)
+        point = problem.manifold.random_point(np.random.default_rng(0))
+        evaluation = problem.evaluate(point, rtol=1e-3, warm=None)
+        kept = problem.evaluate(point, rtol=1e-4, warm=evaluation)
+        gone = evaluation.dual.name
+        engine.run(Read(gone))
+        del evaluation
+        with pytest.raises(StateLost, match=gone):
+            engine.run(Read(gone))
+        engine.run(Read(kept.dual.name))
+
+
+def test_what_reaches_the_driver_does_not_grow_with_the_observations(store_of, engine_of):
+    sizes = []
+    for fraction in (0.1, 0.8):
+        dense = dense_problem(3, fraction=fraction)
+        with engine_of(store_of(dense.mask, dense.values, parts=3)) as engine:
+            run, seen = engine.run, {}
+
+            def weighed(program, run=run, seen=seen):
+                outcome = run(program)
+                seen[type(program).__name__] = len(pickle.dumps(outcome))
+                return outcome
+
+            engine.run = weighed
+            results(engine, dense, iterations=1, validated=False)
+            sizes.append(seen)
+    # A certificate multiplies some vectors at once, which may be more than a factor has columns.
+    factors = sum(n * max(r, WIDTH) * 8 for n, r in dense.manifold.shapes)
+    assert sizes[0].keys() == sizes[1].keys()
+    for name, size in sizes[1].items():
+        assert size <= factors + 1000, name
+        assert abs(size - sizes[0][name]) <= 200, name  # a number may be numpy's or Python's
+
+
+def test_writing_the_dual_returns_only_checksums(stored, thread_client, tmp_path):
+    dense, store = stored
+    path = str(tmp_path / "dual")
+    create_store(path, store.header)
+    with cluster_engine(store, thread_client) as engine:
+        problem = dual_problem(engine, dense)
+        point = problem.manifold.random_point(np.random.default_rng(0))
+        evaluation = problem.evaluate(point, rtol=1e-3, warm=None)
+        found = engine.on_shares(write_dual_partitions, path, evaluation.dual.name)
+    assert sorted(number for part in found for number in part) == list(range(len(store.partitions)))
+    assert len(pickle.dumps(found)) < 200
+
+
+def test_an_engine_that_fails_to_load_says_why(thread_client, tmp_path):
+    dense = dense_problem(3)
+    store = slrt_dask.from_coo(
+        tmp_path / "s", np.array(np.nonzero(dense.mask)), dense.y, dense.mask.shape,
+        partition_entries=30,
+    )  # fmt: skip
+    chunk = next((tmp_path / "s" / store.partitions[1].name / "values" / "c").iterdir())
+    chunk.write_bytes(bytes(len(chunk.read_bytes())))
+    with pytest.raises(StoreCorrupt, match=store.partitions[1].name):
+        cluster_engine(store, thread_client)
+    with pytest.raises(StoreCorrupt, match=store.partitions[1].name):
+        LocalEngine(assignment_of(store))
