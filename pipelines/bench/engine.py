@@ -30,11 +30,12 @@ began = time.perf_counter()
 import slrt_dask
 print(slrt_dask.__file__, time.perf_counter() - began, sep="\\n", flush=True)
 store = slrt_dask.open_store(sys.argv[1])
-for threads in map(int, sys.stdin):
+for line in sys.stdin:
+    threads, iterations = map(int, line.split())
     began = time.perf_counter()
     rows = slrt_dask.complete(
-        store, (10, 10, 5), C=1000.0, lambdas=(1.0, 1.0, 1.0), max_iterations=10,
-        gradient_tolerance=0.0, threads=threads,
+        store, (10, 10, 5), C=1000.0, lambdas=(1.0, 1.0, 1.0),
+        gradient_tolerance=0.0, max_iterations=iterations, threads=threads,
     ).records
     whole = time.perf_counter() - began
     iterating, sweeps = rows[-1].seconds - rows[0].seconds, sum(row.sweeps for row in rows[1:])
@@ -79,9 +80,9 @@ class Fits:
             raise SystemExit(f"{checkout} has no package: {home} was imported")
         self.import_seconds = float(imported)
 
-    def fit(self, threads: int) -> tuple[float, float, int]:
+    def fit(self, threads: int, iterations: int) -> tuple[float, float, int]:
         """Seconds of a fit, of its iterations, and their sweeps."""
-        print(threads, file=self._process.stdin, flush=True)
+        print(threads, iterations, file=self._process.stdin, flush=True)
         whole, iterating, sweeps = self._line().split()
         return float(whole), float(iterating), int(sweeps)
 
@@ -103,7 +104,7 @@ def _version(store: Path, before: Path, threads: int) -> Row:
     with Fits(store, HERE) as now, Fits(store, before) as then:
         sides: tuple[list[float], ...] = ([], [])
         for repeat in range(FITS + 1):
-            found = [fits.fit(threads) for fits in (now, then)]
+            found = [fits.fit(threads, 10) for fits in (now, then)]
             for side, (_, seconds, sweeps) in zip(sides, found, strict=True):
                 side += [seconds / sweeps] if repeat else []
     new, old = map(statistics.median, sides)
@@ -170,7 +171,7 @@ def _starting(store: Path) -> list[Row]:
     """In processes of their own; the first leaves compiled code for the second."""
     for _ in range(2):
         with Fits(store, HERE) as fits:
-            (first, *_), (second, *_) = fits.fit(1), fits.fit(1)
+            (first, *_), (second, *_) = fits.fit(1, 2), fits.fit(1, 2)
     return [
         Row("import slrt_dask", f"{fits.import_seconds:.2f} s", ""),
         Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ README = Path(__file__).parent / "README.md"
 PLOTS = Path(__file__).parent / "plots"
 
 
-def write_table(section: str, rows: list[Row]) -> None:
+def write_table(section: str, rows: list[Row], readme: Path = README) -> None:
     """Replace what is between the marks of a section."""
     begin, end = f"<!-- {section} -->\n", f"<!-- end of {section} -->"
-    text = README.read_text()
+    text = readme.read_text()
     before, _, rest = text.partition(begin)
     _, found, after = rest.partition(end)
     if not found:
-        raise SystemExit(f"{README} has no marks for {section}")
+        raise SystemExit(f"{readme} has no marks for {section}")
     lines = ["| what | ratio | measured |", "|---|---|---|"]
     lines += [f"| {row.what} | {row.ratio} | {row.measured} |" for row in rows]
-    README.write_text(before + begin + "\n".join(lines) + "\n" + end + after)
+    readme.write_text(before + begin + "\n".join(lines) + "\n" + end + after)
 
 
 def draw_kernels(found: dict[str, list[Measured]]) -> None:
@@ -61,10 +62,7 @@ def draw_courses(courses: list[Course]) -> None:
 
 
 def _density(each: Measured) -> float:
-    cells = 1
-    for length in each.shape:
-        cells *= length
-    return each.entries / cells
+    return each.entries / math.prod(each.shape)
 
 
 def _panels(count: int, label: str) -> tuple[Any, Any]:
