@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.dual.bounded_cases import bounded_problem
-from tests.dual.helpers import dense_problem, dual_problem, local_engine, tensor_of
+from tests.dual.helpers import tensor_of
+from tests.engine.helpers import dense_problem, dual_problem, local_engine
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import numpy as np
 
 from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.coupling import LinearRows, RowStore
-from tests.dual.test_bounded import bound_vectors, tensor_of
+from tests.dual.bounded_cases import bound_vectors
+from tests.dual.helpers import tensor_of
 from tests.oracles.bounded import model_operator, solve_bounded
 
 HOW = {"none": (-np.inf, np.inf), "scanned": (0.0, np.inf), "observed": (0.0, 1.5)}

@@ -10,7 +10,7 @@ import pytest
 
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
-from tests.dual.helpers import SHAPES, dense_problem, dual_problem, local_engine
+from tests.engine.helpers import SHAPES, dense_problem, dual_problem, local_engine
 from tests.oracles.convex import solve_convex
 from tests.oracles.dense import DenseEvaluation, DenseInner, random_problem, unfold
 

@@ -7,7 +7,7 @@ import pytest
 
 from slrt_dask.dual.growth import resized
 from slrt_dask.dual.problem import DualProblem
-from tests.dual.helpers import dense_problem, local_engine
+from tests.engine.helpers import dense_problem, local_engine
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])

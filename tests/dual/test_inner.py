@@ -8,10 +8,15 @@ from scipy.sparse.linalg import cg
 
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.solve import ConjugateGradients
-from slrt_dask.dual.working_set import partition_columns
-from slrt_dask.dual.writing import put_partition_vector
 from slrt_dask.errors import NumericalBreakdown
-from tests.dual.helpers import ORDERS, dense_problem, dual_problem, local_engine, tensor_of
+from tests.dual.helpers import tensor_of
+from tests.engine.helpers import (
+    ORDERS,
+    dense_problem,
+    dual_problem,
+    local_engine,
+    put_on_share,
+)
 from tests.oracles.dense import solve_by_conjugate_gradients
 
 every_order = pytest.mark.parametrize("order", ORDERS)
@@ -138,17 +143,11 @@ def test_a_residual_of_exactly_nothing_ends_a_solve_with_its_solution(threads, s
     assert (outcome.r_dot_r, outcome.converged, outcome.b_dot_x) == (0.0, True, 2.25)
 
 
-def put(share, name, tensor):
-    for number in share.assignment.partitions:
-        values = tensor[tuple(partition_columns(share, number))]
-        put_partition_vector(share, number, name, values)
-
-
 def test_a_value_that_is_not_a_number_is_an_error_not_an_answer(pair):
     made = pair(3)
     poisoned = made.dense.values.copy()
     poisoned[tuple(np.argwhere(made.dense.mask)[5])] = np.nan
-    made.engine.on_shares(put, "poisoned", poisoned)
+    made.engine.on_shares(put_on_share, "poisoned", poisoned)
     program = ConjugateGradients(
         Factors.of(made.point), made.dense.lambdas, made.engine.store.slab_mode,
         made.problem.shift, "solution", None, "poisoned", 1e-6, 100,

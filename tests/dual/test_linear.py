@@ -7,18 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slrt_dask.dual import bounded
 from slrt_dask.errors import InvalidInput
+from tests.dual.bounded_cases import settled
+from tests.dual.helpers import tensor_of
 from tests.dual.linear_cases import Rows, assert_optimal, solve_rows, some_rows, with_rows
-from tests.dual.test_bounded import bounded_problem, local, one_thread, settled, tensor_of
 
-__all__ = ["local", "one_thread"]
 TIGHT = 1e-10
 
 every_kind = pytest.mark.parametrize("kind", [">=", "==", "<="])
-
-
-# ---- what is solved -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,7 +120,7 @@ def test_rows_that_are_satisfied_anyway_change_nothing(local, store_of):
     assert not evaluation.rows.any()
 
 
-def test_a_solve_that_did_not_end_moves_no_multipliers(local, store_of):
+def test_a_solve_that_did_not_converge_moves_no_multipliers(local, store_of):
     made = local(3)
     rows = some_rows(made.dense, made.point, ">=")
     linear = rows.stored(store_of, made.dense.mask.shape)
@@ -147,27 +143,6 @@ def test_a_solve_that_did_not_end_moves_no_multipliers(local, store_of):
     assert np.isfinite(evaluation.inner.violation)
 
 
-def test_what_makes_solves_easier_is_not_taken_back_at_once(local, store_of, monkeypatch):
-    made = local(3)
-    linear = some_rows(made.dense, made.point, ">=").stored(store_of, made.dense.mask.shape)
-    problem = with_rows(made.engine, made.dense, linear, "scanned")
-    evaluation = problem.evaluate(made.point, rtol=1e-6, warm=None)
-    solve, penalties = problem.evaluate, []
-
-    def first_does_not_end(*arguments, **options):
-        found = solve(*arguments, **options)
-        penalties.append((problem.bounds.penalty, problem.rows.penalty))
-        return replace(found, inner=replace(found.inner, converged=len(penalties) > 1))
-
-    monkeypatch.setattr(problem, "evaluate", first_does_not_end)
-    monkeypatch.setattr(bounded, "MOST_SETTLING", 2)
-    eased = problem.settle(evaluation, rtol=1e-6)
-    assert eased.inner.converged
-    (bounds, before), (_, after) = penalties
-    assert after > before
-    assert (problem.bounds.penalty, problem.rows.penalty) == (bounds, after)
-
-
 def test_in_short_numbers_it_is_so_to_their_precision(local, store_of):
     made = local(3, precision="float32")
     rows = some_rows(made.dense, made.point, ">=")
@@ -177,81 +152,3 @@ def test_in_short_numbers_it_is_so_to_their_precision(local, store_of):
     assert_optimal(made, problem, evaluation, rows, "scanned", precision=1e-3)
     wanted = solve_rows(made.dense, made.point, rows, "scanned").cost
     assert evaluation.cost == pytest.approx(wanted, rel=1e-4)
-
-
-# ---- wherever blocks are --------------------------------------------------------------------
-
-
-def found_by(engine, dense, point, rows, store_of, **options):
-    """What a problem with rows and bounds comes to when its centres have moved once."""
-    linear = rows.stored(store_of, dense.mask.shape, **{"slab_mode": 1, **options})
-    problem = with_rows(engine, dense, linear, "scanned")
-    evaluation = problem.renew(problem.evaluate(point, rtol=TIGHT, warm=None), rtol=TIGHT)
-    certificate = problem.certify(evaluation)
-    return {
-        "cost": np.array(evaluation.cost),
-        "rows": evaluation.rows,
-        "primal": np.array(certificate.primal),
-        "violation": np.array(certificate.violation),
-        "slack": np.array(certificate.complementarity),
-        "dual": tensor_of(engine, evaluation.dual.name),
-        **{f"gradient {k}": part for k, part in enumerate(problem.gradient(evaluation))},
-    }
-
-
-@pytest.fixture(scope="module")
-def reference(store_of):
-    """What one partition on one thread gives."""
-    dense, point = bounded_problem(3)
-    dense.mask[[0, 4]] = False  # slices that have rows but no observations
-    dense = type(dense)(dense.mask, dense.values, (2,) * 3, C=dense.C, lambdas=dense.lambdas)
-    one, other = (some_rows(dense, point, kind, count=8) for kind in ("==", ">="))
-    rows = replace(one, most=np.where(np.arange(8) < 4, one.most, np.inf))
-    rows.least[4:] = other.least[4:]
-    with local_engine(store_of(dense.mask, dense.values, slab_mode=0)) as engine:
-        return dense, point, rows, found_by(engine, dense, point, rows, store_of)
-
-
-def assert_same(found, wanted):
-    assert np.abs(wanted["rows"]).max() > 0.0
-    for name, value in wanted.items():
-        scale = max(np.abs(value).max(), np.abs(wanted["dual"]).max() if name == "rows" else 0.0)
-        np.testing.assert_allclose(found[name], value, rtol=0.0, atol=1e-8 * scale, err_msg=name)
-
-
-@pytest.mark.parametrize("parts", [2, 3, 7])
-def test_results_do_not_depend_on_the_number_of_partitions(parts, store_of, reference):
-    dense, point, rows, wanted = reference
-    store = store_of(dense.mask, dense.values, parts=parts, slab_mode=0)
-    assert len(store.partitions) >= min(parts, 4)  # slices with observations
-    with local_engine(store, threads=2) as engine:
-        assert_same(found_by(engine, dense, point, rows, store_of, parts=2), wanted)
-
-
-@pytest.mark.parametrize(("slab_mode", "rows_mode", "stores"), [(1, 2, 1), (2, 1, 2), (0, 0, 3)])
-def test_results_do_not_depend_on_how_rows_and_entries_are_cut(
-    slab_mode, rows_mode, stores, store_of, reference
-):
-    dense, point, rows, wanted = reference
-    store = store_of(dense.mask, dense.values, parts=2, slab_mode=slab_mode)
-    cut = {"slab_mode": rows_mode, "parts": 2, "stores": stores}
-    with local_engine(store) as engine:
-        assert_same(found_by(engine, dense, point, rows, store_of, **cut), wanted)
-
-
-def test_workers_give_the_local_results(store_of, reference, thread_client):
-    dense, point, rows, wanted = reference
-    store = store_of(dense.mask, dense.values, parts=7, slab_mode=0)
-    with cluster_engine(store, thread_client) as engine:
-        assert_same(found_by(engine, dense, point, rows, store_of), wanted)
-
-
-def test_blocks_streamed_from_files_give_the_results_of_blocks_in_memory(
-    store_of, reference, tmp_path
-):
-    dense, point, rows, wanted = reference
-    store = store_of(dense.mask, dense.values, parts=2, slab_mode=0)
-    streaming = Streaming(block_entries=15, directory=str(tmp_path))
-    with local_engine(store, threads=1, streaming=streaming) as engine:
-        assert len(engine._share.blocks) > 2
-        assert_same(found_by(engine, dense, point, rows, store_of), wanted)

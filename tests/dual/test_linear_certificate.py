@@ -10,18 +10,19 @@ import pytest
 
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.optim import ConjugateGradient, StopRules, minimise
-from tests.dual.linear_cases import HOW, Rows, solve_rows, some_rows, with_rows
-from tests.dual.test_bounded import (
+from tests.dual.bounded_cases import (
+    along,
     bound_vectors,
-    local,
+    drawn_direction,
     nonnegative_point,
-    one_thread,
     settled,
-    tensor_of,
+    slope_along,
+    taylor_order,
 )
+from tests.dual.helpers import tensor_of
+from tests.dual.linear_cases import HOW, Rows, solve_rows, some_rows, with_rows
 from tests.oracles.dense import unfold
 
-__all__ = ["local", "one_thread"]
 TIGHT = 1e-10
 
 every_kind = pytest.mark.parametrize("kind", [">=", "==", "<="])
@@ -36,15 +37,6 @@ def stored_problem(made, rows, store_of, how, **options):
 # ---- gradient -------------------------------------------------------------------------------
 
 
-def along(point, direction, step):
-    return tuple(u + step * v for u, v in zip(point, direction, strict=True))
-
-
-def drawn_direction(point):
-    rng = np.random.default_rng(6)
-    return tuple(rng.standard_normal(part.shape) for part in point)
-
-
 @pytest.mark.parametrize(
     ("order", "kind", "how"), [(2, "==", "none"), (3, ">=", "scanned"), (4, "<=", "observed")]
 )
@@ -54,7 +46,7 @@ def test_the_gradient_is_the_slope_of_the_settled_cost(order, kind, how, local, 
     problem = stored_problem(made, rows, store_of, how)
     at, direction = settled(problem, made.point, 1e-11), drawn_direction(made.point)
     gradient = problem.gradient(at)
-    slope = sum(float(np.vdot(g, v)) for g, v in zip(gradient, direction, strict=True))
+    slope = slope_along(gradient, direction)
     step = 1e-4
     ahead, behind = (
         settled(problem, along(made.point, direction, sign * step), 1e-11).cost for sign in (1, -1)
@@ -67,7 +59,7 @@ def test_the_gradient_is_the_slope_of_the_settled_cost(order, kind, how, local, 
         -weight * unfold(X, k) @ (unfold(X, k).T @ made.point[k])
         for k, weight in enumerate(made.dense.lambdas)
     ]
-    other = sum(float(np.vdot(g, v)) for g, v in zip(without, direction, strict=True))
+    other = slope_along(without, direction)
     assert abs(other - slope) > 1e-3 * abs(slope)
 
 
@@ -76,13 +68,7 @@ def test_the_gradient_passes_a_taylor_test_while_the_centres_stay(kind, local, s
     made = local(3)
     problem = stored_problem(made, some_rows(made.dense, made.point, kind), store_of, "observed")
     at = problem.renew(problem.evaluate(made.point, rtol=1e-12, warm=None), rtol=1e-12)
-    direction = drawn_direction(made.point)
-    slope = sum(float(np.vdot(g, v)) for g, v in zip(problem.gradient(at), direction, strict=True))
-    steps, left = 10.0 ** np.array([-3.0, -3.5, -4.0]), []
-    for step in steps:
-        there = problem.evaluate(along(made.point, direction, step), rtol=1e-12, warm=at)
-        left.append(abs(there.cost - at.cost - step * slope))
-    assert np.polyfit(np.log(steps), np.log(left), 1)[0] == pytest.approx(2.0, abs=0.15)
+    assert taylor_order(problem, at, drawn_direction(made.point)) == pytest.approx(2.0, abs=0.15)
 
 
 # ---- certificate ----------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from slrt_dask.dual.mode_effects import (
     held_out_errors,
     subtract_effects,
 )
+from slrt_dask.dual.writing import partition_vector
 from slrt_dask.engine.block import VALUES
+from tests.engine.helpers import local_engine
 
 SHAPES = {2: (30, 25), 3: (14, 11, 9), 4: (8, 7, 6, 5)}
 NOISE = 0.5
@@ -86,36 +88,16 @@ def test_what_is_estimated_solves_the_ridge_regression_of_its_own_variances(
     assert len(used) < mode_effects.MOST_ROUNDS
 
 
-def test_effects_do_not_depend_on_partitions_threads_or_where_blocks_are(
-    store_of, thread_client, tmp_path
-):
-    mask, values = observed((40, 30, 9)), additive((40, 30, 9))
-    store = store_of(mask, values)
-    with local_engine(store, threads=1, offset=store.mean) as engine:
-        wanted = flat(subtract_effects(engine, store.mean))
-    parts = store_of(mask, values, parts=5, slab_mode=1)
-    engines = [
-        local_engine(parts, threads=2, offset=store.mean),
-        local_engine(parts, threads=1, offset=store.mean, streaming=Streaming(800, str(tmp_path))),
-        cluster_engine(parts, thread_client, offset=store.mean),
-    ]
-    for one in engines:
-        with one as engine:
-            np.testing.assert_allclose(
-                flat(subtract_effects(engine, store.mean)), wanted, rtol=1e-8, atol=1e-9
-            )
-
-
 def values_of(share):
     parts = range(len(share.assignment.store.partitions))
-    return np.concatenate([share.partition_vector(part, VALUES) for part in parts])
+    return np.concatenate([partition_vector(share, part, VALUES) for part in parts])
 
 
 def test_observations_and_those_held_out_are_left_without_the_offset(store_of):
     shape = SHAPES[3]
     values, seen, other = additive(shape), observed(shape), observed(shape, seed=5)
     store, held_out = store_of(seen, values, parts=3), store_of(other & ~seen, values)
-    with local_engine(store, threads=1, offset=store.mean, validation=held_out) as engine:
+    with local_engine(store, offset=store.mean, validation=held_out) as engine:
         before = held_out_errors(engine, SINGLY).rmse
         offset = subtract_effects(engine, store.mean)
         after = held_out_errors(engine, SINGLY).rmse
@@ -134,7 +116,7 @@ def test_an_offset_that_is_known_is_taken_and_not_estimated(store_of):
     store = store_of(mask, values, parts=2)
     known, left = None, []
     for _ in range(2):
-        with local_engine(store, threads=1, offset=store.mean) as engine:
+        with local_engine(store, offset=store.mean) as engine:
             given, known = known, subtract_effects(engine, store.mean, known)
             assert given is None or given is known
             left += engine.on_shares(values_of)
@@ -149,7 +131,7 @@ def test_an_index_with_few_observations_stays_near_zero_and_one_with_none_is_zer
     mask[7] = False
     noisy = values + 0.5 * np.random.default_rng(2).standard_normal(values.shape)
     store = store_of(mask, noisy)
-    with local_engine(store, threads=1, offset=store.mean) as engine:
+    with local_engine(store, offset=store.mean) as engine:
         rows, _ = subtract_effects(engine, store.mean).effects
     assert rows[7] == 0.0
     alone = noisy[5, 0] - noisy[mask].mean()
@@ -171,7 +153,7 @@ def test_noise_alone_has_hardly_any_effects(store_of):
 def test_observations_that_are_all_the_same_have_no_effects(value, store_of):
     mask = observed((9, 8, 7))
     store = store_of(mask, np.full(mask.shape, value))
-    with local_engine(store, threads=1, offset=store.mean) as engine:
+    with local_engine(store, offset=store.mean) as engine:
         offset = subtract_effects(engine, store.mean)
     assert offset.mean == pytest.approx(value)
     assert all(np.abs(effect).max() < 1e-9 for effect in offset.effects)
@@ -184,7 +166,7 @@ def test_with_a_limit_absurd_values_hardly_move_the_effects(shape, store_of):
     for tensor, limit in ((values, np.inf), (np.where(absurd, 1e6, values), 2.0)):
         store = store_of(mask, tensor, parts=2)
         middle = float(np.median(tensor[mask]))
-        with local_engine(store, threads=1, offset=middle) as engine:
+        with local_engine(store, offset=middle) as engine:
             offset = subtract_effects(engine, middle, limit=limit)
         found.append(offset.on_box(tuple(map(range, shape))))
     assert np.sqrt(np.mean((found[1] - found[0]) ** 2)) < 0.3 * np.std(found[0])
@@ -194,7 +176,7 @@ def test_a_limit_that_nothing_exceeds_changes_nothing(store_of):
     store = store_of(observed(SHAPES[3]), additive(SHAPES[3]), parts=2)
     found = []
     for limit in (np.inf, 1e3):
-        with local_engine(store, threads=1, offset=store.mean) as engine:
+        with local_engine(store, offset=store.mean) as engine:
             found.append(flat(subtract_effects(engine, store.mean, limit=limit)))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-7, atol=1e-8)
 
@@ -203,7 +185,7 @@ def test_errors_of_offsets_alone_are_those_of_the_loss(store_of):
     shape, delta = SHAPES[3], 0.7
     values, seen, other = additive(shape), observed(shape), observed(shape, seed=5)
     store, held_out = store_of(seen, values), store_of(other & ~seen, values)
-    with local_engine(store, threads=1, validation=held_out) as engine:
+    with local_engine(store, validation=held_out) as engine:
         found = held_out_errors(engine, SINGLY, delta).rmse
     sizes = np.abs(held_out.values())
     loss = np.where(sizes <= delta, sizes**2, delta * (2.0 * sizes - delta))

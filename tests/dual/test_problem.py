@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.checks import check_gradient, check_hessian
-from tests.dual.helpers import ORDERS
+from tests.engine.helpers import ORDERS
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -106,3 +108,25 @@ def test_settings_that_cannot_be_used_are_named(change, named, pair):
     settings = {"ranks": (2, 2, 1), "cost_weight": 1.0, "weights": (1.0, 1.0, 1.0), **change}
     with pytest.raises(InvalidInput, match=named):
         DualProblem(made.engine, **settings)
+
+
+@pytest.mark.parametrize("order", [3, 4])
+def test_indices_without_observations_change_nothing(order, pair, held):
+    """Their rows of the factors are zero, so only the fibres that occur have to get numbers."""
+    made = pair(order)
+    dense, longer = made.dense, [(0, 0), (0, 300), (0, 300), (0, 0)][:order]
+    mask, values = (np.pad(array, longer) for array in (dense.mask, dense.values))
+    point = tuple(np.pad(U, (more, (0, 0))) for U, more in zip(made.point, longer, strict=True))
+    store = SimpleNamespace(mask=mask, values=values)
+    problem = DualProblem(
+        held(store, slab_mode=0, parts=2), dense.manifold.ranks, cost_weight=dense.C,
+        weights=dense.lambdas,
+    )  # fmt: skip
+    ours, theirs = (
+        one.evaluate(at, rtol=1e-12, warm=None)
+        for one, at in ((problem, point), (made.problem, made.point))
+    )
+    assert ours.cost == pytest.approx(theirs.cost, rel=1e-12)
+    gradients = problem.gradient(ours), made.problem.gradient(theirs)
+    for found, wanted, more in zip(*gradients, longer, strict=True):
+        np.testing.assert_allclose(found, np.pad(wanted, (more, (0, 0))), rtol=1e-8, atol=1e-8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +13,9 @@ from slrt_dask.dual.start import spectral_start
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim import ConjugateGradient, LimitedMemory, StopRules, minimise
 from slrt_dask.optim.checks import check_gradient
-from tests.dual.helpers import dense_problem, local_engine, tensor_of
-from tests.oracles.convex import solve_convex
+from tests.dual.conftest import at_some_point
+from tests.engine.helpers import dense_problem, local_engine
+from tests.oracles.convex import huber, solve_convex
 from tests.oracles.dense import DenseEvaluation, DenseInner, random_problem, unfold
 from tests.oracles.robust import RobustDenseProblem, with_outliers
 
@@ -25,30 +25,15 @@ RTOLS = (1e-1, 1e-2, 1e-6, 1e-10)
 
 
 @pytest.fixture
-def robust(store_of):
+def robust(held):
     """Make a dense problem with outliers, the package's one, a point and a direction."""
-    opened = []
 
     def make(order, delta=0.3, *, parts=2, precision="float64", C=5.0, **options):
         dense = with_outliers(dense_problem(order, C=C), delta)
-        engine = local_engine(
-            store_of(dense.mask, dense.values, parts=parts), threads=1, precision=precision
-        )
-        opened.append(engine)
-        rng = np.random.default_rng(11)
-        point = dense.manifold.random_point(rng)
-        return SimpleNamespace(
-            dense=dense,
-            engine=engine,
-            problem=robust_problem(engine, dense, **options),
-            point=point,
-            direction=dense.manifold.random_tangent_vector(point, rng),
-            dual=lambda evaluation: tensor_of(engine, evaluation.dual.name),
-        )
+        engine = held(dense, parts=parts, precision=precision)
+        return at_some_point(dense, engine, robust_problem(engine, dense, **options))
 
-    yield make
-    for engine in opened:
-        engine.close()
+    return make
 
 
 def robust_problem(engine, dense, **options):
@@ -87,14 +72,9 @@ def test_entries_are_clipped_residuals_and_primal_equals_dual(order, robust):
     np.testing.assert_allclose(Z[dense.mask], answers, atol=1e-9 * most)
     held = np.abs(Z[dense.mask]) == most
     assert 0 < held.sum() < held.size
-    primal = dense.C * huber_sum(dense, W) + 0.5 * np.vdot(Z, W)
+    loss = huber((W - dense.values)[dense.mask], dense.delta).sum()
+    primal = dense.C * loss + 0.5 * np.vdot(Z, W)
     assert found.cost == pytest.approx(primal, rel=1e-10)
-
-
-def huber_sum(dense, W):
-    size = np.abs(W - dense.values)[dense.mask]
-    far = size > dense.delta
-    return np.sum(size[~far] ** 2) + np.sum(dense.delta * (2 * size[far] - dense.delta))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -159,21 +139,6 @@ def test_the_gradient_is_the_derivative_of_the_cost(order, robust):
     pairs = zip(made.problem.gradient(found), made.dense.gradient(exact), strict=True)
     for ours, theirs in pairs:
         np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_streamed_blocks_and_other_partitions_solve_the_same(order, robust, store_of):
-    made = robust(order, parts=1)
-    found = made.problem.evaluate(made.point, rtol=1e-3, warm=None)
-    store = store_of(made.dense.mask, made.dense.values, parts=3)
-    with local_engine(store, threads=2, streaming=Streaming(15)) as engine:
-        problem = robust_problem(engine, made.dense)
-        streamed = problem.evaluate(made.point, rtol=1e-3, warm=None)
-        assert streamed.cost == pytest.approx(found.cost, rel=1e-12)
-        other = tensor_of(engine, streamed.dual.name)
-        np.testing.assert_allclose(other, made.dual(found), atol=1e-10)
-        primal = made.problem.certify(found).primal
-        assert problem.certify(streamed).primal == pytest.approx(primal, rel=1e-12)
 
 
 def test_there_is_no_hessian(robust):

@@ -7,7 +7,7 @@ import pytest
 
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.start import ObservedRows, spectral_start
-from tests.dual.helpers import dense_problem, local_engine
+from tests.engine.helpers import dense_problem, local_engine
 from tests.oracles.dense import unfold
 
 
