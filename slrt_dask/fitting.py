@@ -17,7 +17,7 @@ from slrt_dask.recovery import persist
 from slrt_dask.request import Request
 from slrt_dask.runs import CHECKPOINTS, RunDirectory, create_run
 from slrt_dask.temporary import TemporaryPlace
-from slrt_dask.usage_keeping import UsageKeeper
+from slrt_dask.usage import UsageKeeper
 
 WITHOUT_A_DIRECTORY = "60s"
 """How often a fit on a cluster that keeps no run makes sure that it need not begin again."""

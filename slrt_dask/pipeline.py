@@ -51,7 +51,7 @@ from slrt_dask.posing import AnyProblem, problem_of
 from slrt_dask.results import joined, write_result
 from slrt_dask.runs import RunDirectory, Start
 from slrt_dask.spending import Cause
-from slrt_dask.usage_keeping import UsageKeeper
+from slrt_dask.usage import UsageKeeper
 
 logger = logging.getLogger("slrt_dask")
 USUAL_EVERY, GROWING_EVERY = 10, 3

@@ -6,9 +6,7 @@ share adds up what its rounds take. Nothing here grows with the number of rounds
 
 from __future__ import annotations
 
-import os
 import resource
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +24,7 @@ class Cause(Enum):
     ROUNDS = "rounds"
     """Programs that run where the observations are."""
     VISITS = "visits"
-    """Whatever else is done there, such as changing which entries are looked after."""
+    """Whatever else is done there, such as changing which entries are held."""
     LOADING = "loading"
     """Reading observations, or a checkpoint."""
     CHECKPOINTS = "checkpoints"
@@ -55,7 +53,7 @@ class Stopwatch:
 
     @contextmanager
     def unless_named(self, cause: Cause) -> Iterator[None]:
-        """Run for this cause meanwhile, unless who called has named another one."""
+        """Run for this cause meanwhile, unless the caller has named another one."""
         with self.on(cause if self._cause is Cause.DRIVER else self._cause):
             yield
 
@@ -93,27 +91,20 @@ class ShareSeconds:
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """The largest resident size of a process, when a fit began there and until now.
+    """The largest resident size of a process in bytes, when a fit began there and until now."""
 
-    process : host and number, by which parts of a fit in one process are known to be so
-    """
-
-    process: str
     before: int
     peak: int
 
     @classmethod
-    def of_this(cls, before: int | None = None) -> ProcessMemory:
-        """before : what the peak was when the fit began; now, if None"""
-        peak = peak_bytes()
-        name = f"{socket.gethostname()}:{os.getpid()}"
-        return cls(name, peak if before is None else before, peak)
+    def of_this(cls, before: int) -> ProcessMemory:
+        return cls(before, peak_bytes())
 
 
 def peak_bytes() -> int:
     """The most memory that this process has had."""
     try:
-        # Not what getrusage says, if possible: that begins with what the parent process held.
+        # Unlike this, what getrusage says begins with what the parent process held.
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     except (OSError, StopIteration):

@@ -1,8 +1,7 @@
-"""What a run has taken so far: seconds by cause, and memory beside its plan; in <run>/usage.json.
+"""What a run has taken: seconds by cause, and for every place its rounds and memory.
 
-All parts of a run add up: attempts after workers were lost, and processes that resumed it. Of what
-a lost worker did since the last writing, only the driver's time is known; of what a killed process
-did, only what the history says, of which the file notes how far it is with it.
+It is kept in <run>/usage.json, written about every ten seconds and at the end. Attempts after
+workers were lost, and processes that resumed the run, add up.
 """
 
 from __future__ import annotations
@@ -11,65 +10,37 @@ import functools
 import importlib.metadata
 import json
 import platform
-from dataclasses import asdict, dataclass, fields, replace
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from slrt_dask import __version__
-from slrt_dask.history import read_history
+from slrt_dask.engine.base import Engine
+from slrt_dask.engine.plan import Plan
+from slrt_dask.errors import ClusterLost, StateLost
+from slrt_dask.optim.method import MethodState
+from slrt_dask.optim.records import IterationRecord
 from slrt_dask.runs import USAGE, replace_file
-from slrt_dask.spending import ProcessMemory
+from slrt_dask.spending import ShareSpending, peak_bytes
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LIBRARIES = ("numpy", "numba", "scipy", "dask", "distributed", "zarr")
-
-
-@dataclass(frozen=True)
-class Seconds:
-    """Wall time by cause; what workers spend at the same time is their mean.
-
-    wall : all of it
-    rounds : programs on the workers; of these computing, waiting for files, and exchange
-    visits : other work there;  loading, checkpoints, result : reading and writing
-    untold : of a process that was killed, and by the history only: the least that it took
-    """
-
-    wall: float = 0.0
-    rounds: float = 0.0
-    computing: float = 0.0
-    files: float = 0.0
-    exchange: float = 0.0
-    visits: float = 0.0
-    loading: float = 0.0
-    checkpoints: float = 0.0
-    result: float = 0.0
-    untold: float = 0.0
-
-    @property
-    def starting(self) -> float:
-        """Of the rounds what no worker accounts for: submitting them, and hearing of their end."""
-        return max(0.0, self.rounds - self.computing - self.files - self.exchange)
-
-    @property
-    def driver(self) -> float:
-        """What has no other cause: the optimiser, and waiting for workers to come back."""
-        named = self.rounds + self.visits + self.loading + self.checkpoints + self.result
-        return max(0.0, self.wall - named - self.untold)
-
-    def plus(self, other: Seconds) -> Seconds:
-        return Seconds(
-            **{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
-        )
+WRITE_SECONDS = 10.0
+"""At least so long between two writings, except for the first and the last."""
+THIS_PROCESS, DRIVER = "this process", "driver"
 
 
 @dataclass(frozen=True)
 class PlaceUsage:
-    """One worker, or the driver, in one process.
+    """One worker, by its address, or the driver.
 
-    place : the worker's address; empty where the driver computes itself
     entries : observations there;  streamed : whether its blocks are in files
-    planned : bytes;  limit : bytes that it may use, None if there is no limit
-    memory : the largest resident size of its process, before the fit and until now
+    planned, limit : bytes; None if there is no limit
+    before, peak : the largest resident size of its process, before the fit and until now
+    computing, waiting : seconds in rounds, and for files or for the next round
     """
 
     place: str
@@ -78,26 +49,22 @@ class PlaceUsage:
     streamed: bool
     planned: int
     limit: int | None
-    memory: ProcessMemory
+    before: int
+    peak: int
     rounds: int = 0
     computing: float = 0.0
-    files: float = 0.0
-    exchange: float = 0.0
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.place, self.memory.process
+    waiting: float = 0.0
 
     def plus(self, later: PlaceUsage) -> PlaceUsage:
-        """The same place later on."""
-        memory = replace(later.memory, before=min(self.memory.before, later.memory.before))
+        """The same place later on, perhaps in another process."""
+        larger = max(self, later, key=lambda one: one.peak)
         return replace(
             later,
-            memory=memory,
+            before=larger.before,
+            peak=larger.peak,
             rounds=self.rounds + later.rounds,
             computing=self.computing + later.computing,
-            files=self.files + later.files,
-            exchange=self.exchange + later.exchange,
+            waiting=self.waiting + later.waiting,
         )
 
 
@@ -105,66 +72,105 @@ class PlaceUsage:
 class Usage:
     """What a run has taken.
 
+    seconds : by cause; they add up to the wall time. What workers do at the same time is their
+        mean: of the rounds "computing", "files" (waiting for streamed blocks) and "exchange" (the
+        rest); besides "visits", "loading", "checkpoints", "result", and "driver" for all else
     starts : how often it was started, resumed, or begun again
-    drivers : the processes that had the run in hand, where these were not workers themselves
-    idle : workers that there was nothing for, as the store has too few partitions; the last time
     """
 
-    seconds: Seconds = Seconds()
+    seconds: dict[str, float] = field(default_factory=dict)
     starts: int = 0
-    drivers: tuple[PlaceUsage, ...] = ()
-    workers: tuple[PlaceUsage, ...] = ()
-    idle: int = 0
+    places: tuple[PlaceUsage, ...] = ()
+
+    @property
+    def wall(self) -> float:
+        return sum(self.seconds.values())
 
     def plus(self, later: Usage) -> Usage:
-        return Usage(
-            self.seconds.plus(later.seconds),
-            self.starts + later.starts,
-            _joined(self.drivers, later.drivers),
-            _joined(self.workers, later.workers),
-            later.idle if later.starts else self.idle,
-        )
+        places = {one.place: one for one in self.places}
+        for one in later.places:
+            places[one.place] = places[one.place].plus(one) if one.place in places else one
+        spent = {name: self.seconds.get(name, 0.0) + more for name, more in later.seconds.items()}
+        seconds = {**self.seconds, **spent}
+        return Usage(seconds, self.starts + later.starts, tuple(places.values()))
 
 
-def write_usage(directory: Path, usage: Usage) -> None:
-    content = {"format_version": FORMAT_VERSION, **asdict(usage), "versions": versions()}
-    content["recorded"] = _recorded(directory)
-    replace_file(directory / USAGE, json.dumps(content, indent=2) + "\n")
+class UsageKeeper:
+    """Adds up what this process spends on a run, and writes it where the run is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._since = clock, clock()
+
+    @contextmanager
+    def attempt(self, path: Path, engine: Engine, plan: Plan) -> Iterator[UsageKeeper]:
+        """One attempt at the run in a directory; observes its iterations."""
+        self._path, self._engine, self._plan = path, engine, plan
+        self._earlier = read_usage(path) or Usage()
+        self._before, self._due = peak_bytes(), self._since
+        self._spent: list[ShareSpending] = []
+        try:
+            yield self
+            # The result is written: a worker that is lost now must not have it made again.
+            with suppress(StateLost, ClusterLost, OSError):
+                self._ask()
+        finally:
+            self._write()
+            self._since = self._clock()
+
+    def on_record(self, record: IterationRecord, state: MethodState) -> None:
+        if self._clock() >= self._due:
+            self._ask()
+            self._write()
+
+    def _ask(self) -> None:
+        """Learn from the workers what they have spent."""
+        self._spent = self._engine.spending()
+
+    def _write(self) -> None:
+        """Write what the run has taken until now."""
+        self._due = self._clock() + WRITE_SECONDS
+        usage = self._earlier.plus(Usage(self._seconds(), 1, tuple(self._places())))
+        content = {"format_version": FORMAT_VERSION, **asdict(usage), "versions": versions()}
+        replace_file(self._path / USAGE, json.dumps(content, indent=2) + "\n")
+
+    def _seconds(self) -> dict[str, float]:
+        seconds = {cause.value: spent for cause, spent in self._engine.stopwatch.seconds.items()}
+        rounds, count = seconds.pop("rounds"), max(1, len(self._spent))
+        for name in ("computing", "files"):
+            seconds[name] = sum(getattr(one, name) for one in self._spent) / count
+        seconds["exchange"] = max(0.0, rounds - seconds["computing"] - seconds["files"])
+        seconds["driver"] = 0.0
+        seconds["driver"] = max(0.0, self._clock() - self._since - sum(seconds.values()))
+        return seconds
+
+    def _places(self) -> Iterator[PlaceUsage]:
+        planned = {str(worker.place.address or ""): worker for worker in self._plan.workers}
+        for spent in self._spent:
+            plan = planned[spent.place]
+            yield PlaceUsage(
+                spent.place or THIS_PROCESS, plan.place.threads, plan.entries,
+                plan.block_entries is not None, plan.needed.total, plan.place.memory_limit,
+                spent.memory.before, spent.memory.peak, spent.rounds, spent.computing,
+                spent.files + spent.exchange,
+            )  # fmt: skip
+        if "" not in planned:
+            needed = self._plan.driver
+            yield PlaceUsage(DRIVER, 1, 0, False, needed, None, self._before, peak_bytes())
 
 
 def read_usage(directory: Path) -> Usage | None:
-    """What a run has taken; None if that is not known, as of a run of an earlier release.
-
-    Iterations that were made since the file was written are in it, as untold.
-    """
+    """What a run has taken; None if that is not known, as for a run of an earlier release."""
     content = _content(directory)
-    if content is None:
-        return None
     try:
-        seconds = Seconds(**content["seconds"])
-        # Of an earlier release: at least as long as the history.
-        untold = max(0.0, _recorded(directory) - content.get("recorded", seconds.wall))
-        return Usage(
-            seconds.plus(Seconds(wall=untold, untold=untold)),
-            content["starts"],
-            tuple(_place(row) for row in content["drivers"]),
-            tuple(_place(row) for row in content["workers"]),
-            content.get("idle", 0),
-        )
+        places = tuple(PlaceUsage(**row) for row in content["places"])
+        return Usage(content["seconds"], content["starts"], places)
     except (KeyError, TypeError):
         return None
 
 
-def _recorded(directory: Path) -> float:
-    """Seconds that the run had taken at the last row of its history."""
-    records = read_history(directory)
-    return records[-1].seconds if records else 0.0
-
-
-def read_versions(directory: Path) -> dict[str, str] | None:
-    """What software the run was last computed with, if that is known."""
-    content = _content(directory)
-    return None if content is None else dict(content.get("versions", {}))
+def read_versions(directory: Path) -> dict[str, str]:
+    """What software the run was last computed with; empty if that is not known."""
+    return dict(_content(directory).get("versions", {}))
 
 
 @functools.cache
@@ -175,23 +181,9 @@ def versions() -> dict[str, str]:
     return {**found, "system": f"{platform.system()} {platform.machine()}"}
 
 
-def _content(directory: Path) -> dict[str, Any] | None:
-    try:
+def _content(directory: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
         content = json.loads((directory / USAGE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    known = isinstance(content, dict) and content.get("format_version") == FORMAT_VERSION
-    return content if known else None
-
-
-def _place(row: dict[str, Any]) -> PlaceUsage:
-    return PlaceUsage(**{**row, "memory": ProcessMemory(**row["memory"])})
-
-
-def _joined(
-    earlier: tuple[PlaceUsage, ...], later: tuple[PlaceUsage, ...]
-) -> tuple[PlaceUsage, ...]:
-    together = {one.key: one for one in earlier}
-    for one in later:
-        together[one.key] = together[one.key].plus(one) if one.key in together else one
-    return tuple(together.values())
+        if isinstance(content, dict) and content.get("format_version") == FORMAT_VERSION:
+            return content
+    return {}

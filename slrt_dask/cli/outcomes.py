@@ -61,7 +61,7 @@ def _took(done: Completion, run: str) -> str:
 
     kept = open_run(run)
     usage, start = read_usage(kept.path), kept.read_start()
-    seconds = done.records[-1].seconds if usage is None else usage.seconds.wall
+    seconds = done.records[-1].seconds if usage is None else usage.wall
     if start is None:
         return f"{seconds:.1f} s"
     searching = sum(float(row["seconds"]) for row in start.tried)

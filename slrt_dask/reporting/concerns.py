@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.plan import RUNTIME_BYTES, readable
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.reporting.facts import Facts, Standing
@@ -149,33 +148,16 @@ def _overfitting(facts: Facts) -> Iterator[str]:
         )
 
 
-def _idle_workers(facts: Facts) -> Iterator[str]:
-    if facts.usage is None or not facts.usage.idle:
-        return
-    idle, used = facts.usage.idle, len(facts.usage.workers)
-    has = "" if facts.store is None else f": the store has {_partitions(facts.store)}"
-    yield (
-        f"Of {used + idle:,} workers {idle:,} had nothing to do{has}, and a partition is not "
-        f"divided between workers. Ingesting with smaller partitions occupies more of them; below "
-        f"some millions of observations one process is faster."
-    )
-
-
-def _partitions(store: ObservationStore) -> str:
-    return counted(len(store.partitions), "partition")
-
-
 def _memory(facts: Facts) -> Iterator[str]:
     if facts.usage is None:
         return
-    for use in (*facts.usage.drivers, *facts.usage.workers):
-        memory = use.memory
+    for use in facts.usage.places:
         # What a process held before the fit, such as data of its own, is not the fit's.
-        others = max(memory.before - RUNTIME_BYTES, 0)
-        if memory.peak > use.planned + others:
+        others = max(use.before - RUNTIME_BYTES, 0)
+        if use.peak > use.planned + others:
             yield (
-                f"{use.place or 'This process'} took more memory than planned: "
-                f"{readable(memory.peak)} of {readable(use.planned)}."
+                f"{use.place[0].upper()}{use.place[1:]} took more memory than planned: "
+                f"{readable(use.peak)} of {readable(use.planned)}."
             )
 
 
@@ -188,7 +170,6 @@ LOOKED_FOR: tuple[Callable[[Facts], Iterator[str]], ...] = (
     _outside_bounds,
     _rests_on_nothing,
     _overfitting,
-    _idle_workers,
     _memory,
     _observations_gone,
 )

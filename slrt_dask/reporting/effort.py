@@ -1,45 +1,24 @@
-"""What it took: time by cause, memory beside its plan; what happened meanwhile; the software."""
+"""What it took: time by cause, memory compared with its plan; events; the software."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from slrt_dask.engine.plan import readable
 from slrt_dask.reporting.facts import Facts
 from slrt_dask.reporting.markup import Markup, facts_table, joined, number, table, tag
 from slrt_dask.reporting.wording import counted, duration, part_of
-from slrt_dask.usage import PlaceUsage, Seconds, Usage
 
 UNKNOWN = "What the fit took was not kept with it."
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A part of the wall time: its group's colour, its name, what is in it, and the seconds."""
-
-    group: int
-    name: str
-    what: str
-    seconds: float
-
-
-GROUPS = ("kernels", "exchange", "files", "orchestration", "not known")
-
-
-def causes_of(seconds: Seconds) -> list[Cause]:
-    """All of the wall time, by cause."""
-    return [
-        Cause(0, "sweeps", "kernels over the observations", seconds.computing),
-        Cause(0, "entries looked after", "changing which, and other work there", seconds.visits),
-        Cause(1, "exchange", "adding up between workers, and waiting for them", seconds.exchange),
-        Cause(2, "loading", "observations, or a checkpoint", seconds.loading),
-        Cause(2, "streaming", "waiting for blocks in files", seconds.files),
-        Cause(2, "checkpoints", "and the history", seconds.checkpoints),
-        Cause(2, "result", "writing it", seconds.result),
-        Cause(3, "starting rounds", "submitting them, hearing of their end", seconds.starting),
-        Cause(3, "driver", "the optimiser, and whatever has no other cause", seconds.driver),
-        Cause(4, "not known", "of a process that was killed", seconds.untold),
-    ]
+CAUSES = {
+    "computing": (0, "kernels over the observations"),
+    "visits": (0, "changing which entries are held, and other work on workers"),
+    "exchange": (1, "sums of workers, and starting rounds"),
+    "files": (2, "waiting for blocks that are in files"),
+    "loading": (2, "observations, or a checkpoint"),
+    "checkpoints": (2, "and the history"),
+    "result": (2, "writing it"),
+    "driver": (3, "the optimiser, and everything that has no other cause"),
+}
+"""The colour of every cause of time, and what is in it."""
 
 
 def time_taken(facts: Facts) -> str:
@@ -50,144 +29,85 @@ def time_taken(facts: Facts) -> str:
 def time_section(facts: Facts) -> Markup:
     if facts.usage is None:
         return tag("p", UNKNOWN)
-    usage, wall = facts.usage, facts.usage.seconds.wall
-    causes = causes_of(usage.seconds)
+    usage, wall = facts.usage, facts.usage.wall
+    taken = [
+        (name, colour, what, usage.seconds[name])
+        for name, (colour, what) in CAUSES.items()
+        if usage.seconds.get(name)
+    ]
     rows = [
         (
             joined(
                 [
-                    tag("span", cause.name, class_=f"key colour{cause.group}"),
-                    tag("span", cause.what, class_="soft"),
+                    tag("span", name, class_=f"key colour{colour}"),
+                    tag("span", what, class_="soft"),
                 ]
             ),
-            number(cause.seconds, duration(cause.seconds), f"seconds {cause.name}"),
-            part_of(cause.seconds, wall),
+            number(seconds, duration(seconds), f"seconds {name}"),
+            part_of(seconds, wall),
         )
-        for cause in causes
-        if cause.seconds > 0.0
+        for name, colour, what, seconds in taken
     ]
-    started = "" if usage.starts == 1 else f" It was started {usage.starts} times; all count here."
-    many = "" if len(usage.workers) <= 1 else " Of what workers do at the same time it is the mean."
-    least = "at least " * facts.is_longer
-    summary = joined(
-        [
-            _whole(facts),
-            f"{'the' if facts.search else 'The'} fit took {least}",
-            number(wall, duration(wall), "wall"),
-            f".{started}{many}",
-        ]
-    )
-    return joined(
-        [
-            tag("p", summary, class_="lead"),
-            _bar(causes, wall),
-            tag(
-                "div",
-                table("Time by cause", ("cause", "time", "part"), rows, numeric=(1, 2)),
-                class_="time",
-            ),
-            _by_worker(usage) if len(usage.workers) > 1 else "",
-        ]
-    )
-
-
-def _whole(facts: Facts) -> str:
-    """Of a run that was searched for first, the whole time and that of the search."""
-    if facts.search is None:
-        return ""
-    search = duration(facts.search.took)
-    return f"It took {time_taken(facts)}: the search for its settings {search}, and then "
-
-
-def _bar(causes: list[Cause], wall: float) -> Markup:
-    """One bar of the whole time, cut by cause."""
-    totals = [sum(c.seconds for c in causes if c.group == group) for group in range(len(GROUPS))]
-    whole = max(wall, sum(totals)) or 1.0
+    by_cause = table("Time by cause", ("cause", "time", "part"), rows, numeric=(1, 2))
     parts = [
-        tag("span", class_=f"part fill{group}", style=f"width: {100 * total / whole:.2f}%")
-        for group, total in enumerate(totals)
-        if total > 0.0
+        tag("span", class_=f"part fill{colour}", style=f"width: {100 * seconds / wall:.2f}%")
+        for _, colour, _, seconds in taken
     ]
-    told = ", ".join(
-        f"{name} {part_of(total, whole)}" for name, total in zip(GROUPS, totals, strict=True)
-    )
-    keys = [
-        tag("span", f"{name} {part_of(total, whole)}", class_=f"key colour{group}")
-        for group, (name, total) in enumerate(zip(GROUPS, totals, strict=True))
-        if total > 0.0
-    ]
-    bar = tag("div", *parts, class_="bar", role="img", aria_label=f"Time by cause: {told}")
-    return tag("figure", bar, tag("figcaption", *keys), class_="plot wide")
+    label = ", ".join(f"{name} {part_of(seconds, wall)}" for name, _, _, seconds in taken)
+    bar = tag("div", *parts, class_="bar", role="img", aria_label=f"Time by cause: {label}")
+    started = "" if usage.starts == 1 else f" It was started {usage.starts} times; all count here."
+    several = len(usage.places) > 1
+    mean = " Of what workers do at the same time it is the mean." if several else ""
+    fit = number(wall, duration(wall), "wall")
+    least = "at least " * facts.is_longer
+    took = "The fit took "
+    if facts.search is not None:
+        search = duration(facts.search.took)
+        took = f"It took {time_taken(facts)}: the search for its settings {search}, the fit "
+    summary = tag("p", joined([took, least, fit, f".{started}{mean}"]), class_="lead")
+    figure = tag("figure", bar, class_="plot wide")
+    return joined([summary, figure, tag("div", by_cause, class_="time"), _by_place(facts)])
 
 
-def _by_worker(usage: Usage) -> Markup:
+def _by_place(facts: Facts) -> Markup:
+    assert facts.usage is not None
     rows = [
         (
-            use.place or "this process", f"{use.threads}", f"{use.entries:,}", f"{use.rounds:,}",
-            duration(use.computing), duration(use.exchange), duration(use.files),
+            use.place, f"{use.threads}", f"{use.entries:,}", f"{use.rounds:,}",
+            duration(use.computing), duration(use.waiting),
         )
-        for use in usage.workers
+        for use in facts.usage.places
+        if use.entries
     ]  # fmt: skip
-    headers = ("worker", "threads", "observations", "rounds", "kernels", "exchange", "files")
-    return table("Time by worker", headers, rows, numeric=range(1, 7), stacked=True)
-
-
-# ---- memory ----------------------------------------------------------------------------------
+    if len(rows) < 2:
+        return Markup("")
+    headers = ("worker", "threads", "observations", "rounds", "kernels", "waiting")
+    return table("Time by worker", headers, rows, numeric=range(1, 6), stacked=True)
 
 
 def memory_section(facts: Facts) -> Markup:
     if facts.usage is None:
         return tag("p", UNKNOWN)
-    uses = [*(("driver", use) for use in facts.usage.drivers)]
-    uses += [(use.place or "this process", use) for use in facts.usage.workers]
-    largest = max((max(use.planned, use.memory.peak) for _, use in uses), default=1)
     rows = [
         (
-            name,
-            _memory_bar(use, largest),
-            number(use.memory.peak, _peak(use), "peak"),
+            use.place,
+            number(
+                use.peak, f"{'' if use.peak > use.before else '≤ '}{readable(use.peak)}", "peak"
+            ),
             number(use.planned, readable(use.planned), "planned"),
             "none" if use.limit is None else readable(use.limit),
             "in files" if use.streamed else "in memory" if use.entries else "none",
-            use.memory.process,
         )
-        for name, use in uses
+        for use in facts.usage.places
     ]
-    headers = ("where", "peak and plan", "peak", "planned", "limit", "blocks", "process")
-    return joined(
-        [
-            table("Memory measured and planned", headers, rows, numeric=(2, 3, 4), stacked=True),
-            tag(
-                "p",
-                "Peaks are the largest resident sizes of whole processes, interpreter and "
-                "libraries included, as the plan has them. Where one had been reached before the "
-                "fit began, it is an upper limit (≤).",
-                class_="soft",
-            ),
-        ]
+    headers = ("where", "peak", "planned", "limit", "blocks")
+    note = (
+        "Peaks are the largest resident sizes of whole processes, interpreter and libraries "
+        "included, and so is the plan. Where one had been reached before the fit began, it is an "
+        "upper limit (≤)."
     )
-
-
-def _peak(use: PlaceUsage) -> str:
-    return f"{'' if use.memory.peak > use.memory.before else '≤ '}{readable(use.memory.peak)}"
-
-
-def _memory_bar(use: PlaceUsage, largest: int) -> Markup:
-    """The peak as a bar, and a mark where the plan was."""
-    peak, planned = (100 * size / largest for size in (use.memory.peak, use.planned))
-    kind = "part fill0" if peak <= planned else "part fill1"
-    label = f"peak {readable(use.memory.peak)}, planned {readable(use.planned)}"
-    return tag(
-        "span",
-        tag("span", class_=kind, style=f"width: {peak:.1f}%"),
-        tag("span", class_="mark", style=f"left: {planned:.1f}%"),
-        class_="bar small",
-        role="img",
-        aria_label=label,
-    )
-
-
-# ---- events, software ------------------------------------------------------------------------
+    shown = table("Memory measured and planned", headers, rows, numeric=(1, 2, 3), stacked=True)
+    return joined([shown, tag("p", note, class_="soft")])
 
 
 def events_section(facts: Facts) -> Markup:

@@ -130,13 +130,14 @@ class Facts:
         """That all of it took: the search for settings, loading, iterations and writing."""
         if self.usage is None:
             return None
-        return self.usage.seconds.wall + (self.search.took if self.search else 0.0)
+        iterations = self.records[-1].seconds if self.records else 0.0
+        searching = self.search.took if self.search else 0.0
+        return max(self.usage.wall, iterations) + searching
 
     @property
     def is_longer(self) -> bool:
-        """Whether it took more than is known: a process was killed, or is still at work."""
-        untold = self.usage is not None and self.usage.seconds.untold > 0.0
-        return untold or self.standing is Standing.UNDER_WAY
+        """Whether it may have taken more than is known: it was killed, or is still under way."""
+        return self.standing is not Standing.ENDED
 
     def mode_name(self, mode: int) -> str:
         return f"mode {mode}" if self.names is None else self.names[mode]

@@ -65,7 +65,7 @@ def facts_of(
         stop_reason=None if newest is None else newest.stop_reason,
         search=None if run is None else run.read_start(),
         usage=None if run is None else read_usage(run.path),
-        versions=(None if run is None else read_versions(run.path)) or versions(),
+        versions=(run and read_versions(run.path)) or versions(),
         pictures=_pictures(planes, observed, completion),
         labels=decode(header.coordinates) or {} if header is not None else {},
         held_out=_held_out(run),

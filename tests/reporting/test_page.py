@@ -66,11 +66,11 @@ def test_the_numbers_of_the_page_are_those_of_the_run(page, fitted, stores):
     errors = [record.validation_rmse for record in done.records if record.validation_rmse]
     assert read.number("validation_rmse") == errors[-1]
     assert read.numbers["ranks"] == [str(RANKS)]
-    assert read.number("wall") == usage.seconds.wall
-    assert read.number("peak") == usage.workers[0].memory.peak
-    assert read.number("planned") == usage.workers[0].planned
+    assert read.number("wall") == usage.wall
+    assert read.number("peak") == usage.places[0].peak
+    assert read.number("planned") == usage.places[0].planned
     parts = [float(v) for n, (v,) in read.numbers.items() if n.startswith("seconds ")]
-    assert sum(parts) == pytest.approx(usage.seconds.wall, abs=1e-3)
+    assert sum(parts) == pytest.approx(usage.wall, abs=1e-3)
     assert done.stop_reason.value in read.text
 
 
@@ -149,7 +149,7 @@ def test_a_run_under_way_or_killed_is_shown_as_far_as_it_came(stores, tmp_path):
     facts = facts_of(run)
     assert facts.standing is Standing.STOPPED
     assert facts.iterations == 4
-    assert facts.usage.seconds.wall > 0.0
+    assert facts.usage.wall > 0.0
     assert all(picture.completed is None for picture in facts.pictures)
     shown = Reader(slrt.report(run, tmp_path / "report.html"))
     assert "not yet completed" in shown.text
