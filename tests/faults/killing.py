@@ -22,9 +22,10 @@ PHASES = {
     "checkpoint": "write_checkpoint",
     "result": "write_result",
     "export": "write_dense",
+    "use": "used_on_workers",
 }
 """What this process does, by a function on its stack."""
-ATTEMPTS = ("attempt", "write_dense")
+ATTEMPTS = ("attempt", "write_dense", "used_on_workers")
 """What is begun again when workers were lost, by this project or by dask."""
 LONGEST_DELAY = 0.05
 """Seconds; most phases of the small problems take about as long."""
@@ -80,6 +81,17 @@ class Killer(threading.Thread):
         self.join(SECONDS_TO_REACH)
         assert self.error is None, self.error
         assert not self.is_alive()
+
+
+def one_of(cluster):
+    """A strike at a random worker, whose successor is of its size and there already."""
+
+    def strike(random):
+        address = sorted(cluster.workers)[random.integers(len(cluster.workers))]
+        cluster.start_worker(nthreads=cluster.threads[address])
+        cluster.kill_worker(address)
+
+    return strike
 
 
 def die():

@@ -12,24 +12,13 @@ import zarr
 from slrt_dask.config import FitSettings
 from slrt_dask.request import plan_of
 from tests.faults.conftest import events_of
-from tests.faults.killing import Killer
+from tests.faults.killing import Killer, one_of
 
 KEPT = ["load", "solve", "line search", "checkpoint", "solve"]
 """In any order: so many losses without an iteration in between end a run."""
 ANEW = ["load", "solve", "line search"]
 """Of a fit without a run directory, which begins at its start again."""
 LAST = ["certificate", "result", "export", "export"]
-
-
-def one_of(cluster):
-    """A strike at a random worker, whose successor is of its size and there already."""
-
-    def strike(random):
-        address = sorted(cluster.workers)[random.integers(len(cluster.workers))]
-        cluster.start_worker(nthreads=cluster.threads[address])
-        cluster.kill_worker(address)
-
-    return strike
 
 
 @pytest.mark.parametrize(

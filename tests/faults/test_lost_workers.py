@@ -13,6 +13,7 @@ from distributed.core import Status
 
 import slrt_dask as slrt
 from slrt_dask import connection, recovery
+from slrt_dask.engine import cluster as engine_on_cluster
 from slrt_dask.engine import watch
 from slrt_dask.errors import ClusterLost
 from tests.faults.conftest import at_iteration, events_of
@@ -46,6 +47,7 @@ def test_a_worker_that_hangs_is_done_without_and_lets_go_when_it_wakes_up(
     problem, client, cluster, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(watch, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(engine_on_cluster, "UNLOAD_SECONDS", 1.0)
     victim = max(cluster.workers)
     stopped = cluster.workers[victim].pid
     began = []
