@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -82,6 +82,7 @@ class Share:
         self._waited = 0.0
         try:
             self.blocks = [self._at_rest(block) for block in load_blocks(assignment)]
+            self._refuse_long_slices()
             self._divide_among_threads()
         except BaseException:
             self._close_file()
@@ -101,13 +102,15 @@ class Share:
             middle = passed + block.entries / 2
             runs[min(threads - 1, int(threads * middle / max(total, 1)))].append(block)
             passed += block.entries
-        largest = max((block.entries for block in self.blocks), default=0)
-        self._refuse_long_slices(largest)
         rooms = range(0 if self._file is None else ROOMS)
         self._runs = [(run, Buffers(), [Buffers() for _ in rooms]) for run in runs if run]
 
-    def _refuse_long_slices(self, largest: int) -> None:
-        """A slice is never cut, so one that is too long for its room cannot be streamed."""
+    def _refuse_long_slices(self) -> None:
+        """A slice is never cut, so one that is too long for its room cannot be streamed.
+
+        Blocks that grow later do so by entries beyond the store's, with which a plan counts.
+        """
+        largest = max((block.entries for block in self.blocks), default=0)
         wanted = self.assignment.block_entries
         if wanted is not None and largest > 2 * wanted:
             raise MemoryBudgetExceeded(
@@ -155,7 +158,9 @@ class Share:
 
         if len(self._runs) == 1:
             return over(0)
-        return functools.reduce(program.combine, self._threads.map(over, range(len(self._runs))))
+        parts = [self._threads.submit(over, thread) for thread in range(len(self._runs))]
+        wait(parts)  # when a round has failed, no thread may be in the middle of it any more
+        return functools.reduce(program.combine, (part.result() for part in parts))
 
     def _opened(self, thread: int) -> Generator[Block, None, None]:
         blocks, buffers, rooms = self._runs[thread]
