@@ -215,15 +215,16 @@ def lone_client(open_client):
 
 @pytest.fixture
 def vectors_held(monkeypatch):
-    """How many vectors a block in memory held, beside its values, whenever it was given one."""
-    from slrt_dask.engine.block import VALUES, MemoryVectors
+    """How many vectors a block in memory held, beyond its values, whenever it was given one."""
+    from slrt_dask.engine.block import EXTRA, FIBRES, ROWS, VALUES, MemoryArrays
 
-    held, fresh = [], MemoryVectors.fresh
+    held, fresh = [], MemoryArrays.fresh
 
     def counted(self, name):
         vector = fresh(self, name)
-        held.append(len(set(self.names) - {VALUES}))
+        vectors = [one for one in self.held if not one.startswith((ROWS, FIBRES, VALUES, EXTRA))]
+        held.append(len(vectors))
         return vector
 
-    monkeypatch.setattr(MemoryVectors, "fresh", counted)
+    monkeypatch.setattr(MemoryArrays, "fresh", counted)
     return held

@@ -38,7 +38,7 @@ def done(request, store_of, tmp_path_factory):
     store = store_of(mask, dense.values + 3.0, parts=3, slab_mode=options.get("slab_mode"))
     with pytest.MonkeyPatch.context() as patch:
         if fraction < 0.1:
-            patch.setattr("slrt_dask.engine.prepare.GENEROUS_FIBRES", 0)
+            patch.setattr("slrt_dask.dual.numbering.GENEROUS_FIBRES", 0)
         yield slrt.complete(
             store, ranks, C=5.0, center=center, max_iterations=3,
             run_directory=tmp_path_factory.mktemp("run") / "run",

@@ -7,16 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from slrt_dask.engine.placement import Place
 
 import slrt_dask as slrt
 from slrt_dask import constraints
 from slrt_dask.combining import constraints_of
+from slrt_dask.config import FitSettings
 from slrt_dask.constraints import Bounds, bounds_of
-from slrt_dask.engine.plan import plan_fit
 from slrt_dask.errors import InvalidConfig, InvalidInput
 from slrt_dask.optim import StopReason
-from slrt_dask.request import working_sets
+from slrt_dask.request import plan_of
 
 SHAPE = (7, 6, 5)
 RANKS = (2, 2, 2)
@@ -325,9 +324,9 @@ def test_a_streamed_fit_gives_the_answer_of_a_resident_one(store_of, monkeypatch
     noisy, _ = nonnegative_tensor(shape)
     mask = np.random.default_rng(3).random(shape) < 0.3
     store = store_of(mask, noisy)
-    constraint = Bounds(lower=0.0, upper=0.5)
-    least = working_sets(store, constraints_of(constraint))[-1]
-    needed = plan_fit(store.header, RANKS, places=[Place(None, 1, None)], extra=least).largest.total
+    constraint = Bounds(lower=0.0, upper=0.5, where="observed")
+    settings = FitSettings(ranks=RANKS, C=1.0, constraint=constraint.to_dict())
+    needed = plan_of(store, settings, threads=1).largest.total
     options = {"C": 1.0, "max_iterations": 2}
     resident = completed(store, constraint, **options)
     with caplog.at_level("INFO", logger="slrt_dask"):

@@ -84,10 +84,7 @@ def test_with_full_ranks_the_certified_gap_closes(method, store_of, fit):
 
 @pytest.mark.parametrize("method", ["rcg", "rtr"])
 @pytest.mark.parametrize("order", [2, 3, 4])
-def test_the_answer_does_not_depend_on_partitions_or_threads(
-    order, method, small, fit, monkeypatch
-):
-    monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 5)
+def test_the_answer_does_not_depend_on_partitions_or_threads(order, method, small, fit):
     found = []
     for parts, threads in ((1, 1), (5, 2)):
         made = small(order, parts=parts)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import sparse
-from slrt_dask.engine.costs import COEFFICIENT_BYTES
-from threadpoolctl import threadpool_limits
 
 import slrt_dask as slrt
 from slrt_dask.combining import constraints_of
 from slrt_dask.config import FitSettings
 from slrt_dask.constraints import Bounds
+from slrt_dask.dual.costs import COEFFICIENT_BYTES
 from slrt_dask.errors import InvalidConfig, InvalidInput, MemoryBudgetExceeded, StoreNotFound
 from slrt_dask.request import plan_of
 from tests.linear_examples import (
@@ -28,13 +27,6 @@ from tests.linear_examples import (
     totals,
     values_of,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads of a BLAS do not help with matrices so small."""
-    with threadpool_limits(limits=1, user_api="blas"):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from threadpoolctl import threadpool_limits
 
 import slrt_dask as slrt
 from slrt_dask.errors import CheckpointMismatch, InvalidInput, StoreNotFound
@@ -27,13 +26,6 @@ from tests.linear_examples import (
     totals,
     values_of,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads of a BLAS do not help with matrices so small."""
-    with threadpool_limits(limits=1, user_api="blas"):
-        yield
 
 
 @pytest.fixture(scope="module")

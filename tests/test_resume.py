@@ -200,8 +200,7 @@ def test_certificates_after_the_first_are_the_same_to_the_last_bit(store, stop_a
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else value,
 )
-def test_it_does_so_with_every_setting(options, method, store, stop_and_resume, monkeypatch):
-    monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 5)
+def test_it_does_so_with_every_setting(options, method, store, stop_and_resume):
     assert_same(*reversed(stop_and_resume(store(parts=2), 3, method=method, **options)))
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from slrt_dask.engine.costs import KEPT_VECTORS, SOLVER_VECTORS
 
 import slrt_dask as slrt
+from slrt_dask.dual.costs import KEPT_VECTORS, SOLVER_VECTORS
 from slrt_dask.errors import InvalidConfig, InvalidInput
 from slrt_dask.losses import spread_delta
 from slrt_dask.optim import StopReason

@@ -17,11 +17,11 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
-from slrt_dask.engine.amounts import RUNTIME_BYTES
 
 import slrt_dask as slrt
 from slrt_dask import completed_chunks, model_reads, sums_reads
 from slrt_dask.dual import writing
+from slrt_dask.engine.plan import RUNTIME_BYTES
 from slrt_dask.errors import StoreCorrupt
 from tests.oracles.dense import random_problem
 
@@ -44,7 +44,7 @@ def done(request, store_of, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "CHUNK_BYTES", ROWS * 8 * ranks[0])
         if fraction < 0.1:
-            patch.setattr("slrt_dask.engine.prepare.GENEROUS_FIBRES", 0)
+            patch.setattr("slrt_dask.dual.numbering.GENEROUS_FIBRES", 0)
         run = tmp_path_factory.mktemp("run") / "run"
         yield slrt.complete(store, ranks, C=5.0, max_iterations=1, run_directory=run)
 
