@@ -1,30 +1,49 @@
-"""Laws of cutting and placing partitions, and of rounds that are repeated or out of order."""
+"""Laws of cutting and placing partitions, of rounds on a share, and of entries that come and go."""
 
 from __future__ import annotations
 
 import itertools
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slrt_dask.engine.assignment import Assignment, cut_at_slices
-from slrt_dask.engine.placement import Place, assign_partitions
 
-from slrt_dask.engine.program import Finished, Program, run_rounds
-from slrt_dask.engine.share import Share
-from slrt_dask.errors import StateLost
-from tests.engine.helpers import dense_problem
+from slrt_dask.dual.numbering import number_fibres
+from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.solve import ConjugateGradients
+from slrt_dask.dual.working_set import partition_columns, resupported
+from slrt_dask.dual.writing import partition_extra, partition_vector
+from slrt_dask.engine.program import OneRound, Program, Sweep
+from slrt_dask.engine.share import cut_at_slices
+from slrt_dask.engine.watch import Place, assign_partitions
+from slrt_dask.errors import MemoryBudgetExceeded, StateLost
+from tests.engine.helpers import (
+    ORDERS,
+    SHAPES,
+    dense_problem,
+    local_engine,
+    put_on_share,
+    share_of,
+)
+from tests.oracles.dense import mode_product, random_problem
 
 slabs = st.lists(st.integers(0, 12), min_size=1, max_size=60).map(
     lambda rows: np.array(sorted(rows))
 )
 
 
+# ---- cutting and placing ------------------------------------------------------------------------
+
+
 @settings(max_examples=150, deadline=None)
 @given(slabs, st.integers(1, 9))
-def test_cuts_cover_everything_once_in_whole_slices(slab, pieces):
+def test_cuts_cover_everything_once_in_whole_slices_of_about_equal_length(slab, pieces):
     cuts = cut_at_slices(slab, pieces)
     assert 1 <= len(cuts) <= pieces
     assert cuts[0][0] == 0
@@ -32,15 +51,9 @@ def test_cuts_cover_everything_once_in_whole_slices(slab, pieces):
     for (_, stop), (first, _) in itertools.pairwise(cuts):
         assert stop == first
         assert slab[stop - 1] < slab[first]
-    assert all(first < stop for first, stop in cuts)
-
-
-@settings(max_examples=100, deadline=None)
-@given(slabs, st.integers(1, 9))
-def test_a_cut_piece_exceeds_its_share_by_less_than_the_longest_slice(slab, pieces):
     longest = int(np.bincount(slab).max())
-    for first, stop in cut_at_slices(slab, pieces):
-        assert stop - first <= len(slab) / pieces + 1 + longest
+    for first, stop in cuts:
+        assert 0 < stop - first <= len(slab) / pieces + 1 + longest
 
 
 def places_with(threads):
@@ -55,120 +68,366 @@ def places_with(threads):
 def test_every_partition_is_placed_once_and_no_worker_is_overloaded(counts, threads):
     assigned = assign_partitions(counts, places_with(threads))
     assert len(assigned) == len(threads)
-    assert sorted(number for part in assigned for number in part) == list(range(len(counts)))
-    assert all(list(part) == sorted(part) for part in assigned)
-    # A worker's last partition went where it hurt least, so its load per thread is near the mean.
-    most = (sum(counts) + (len(threads) - 1) * max(counts)) / sum(threads)
+    assert [number for part in assigned for number in part] == list(range(len(counts)))
     for part, own in zip(assigned, threads, strict=True):
-        assert sum(counts[number] for number in part) / own <= most + 1e-9
+        fair = sum(counts) * own / sum(threads)
+        assert sum(counts[number] for number in part) <= fair + max(counts)
 
 
-def test_equal_workers_with_equal_partitions_get_equally_many():
-    for partitions, threads, wanted in [(12, [2, 2, 2], [4, 4, 4]), (9, [1, 2], [3, 6])]:
+def test_equal_partitions_are_placed_in_proportion_to_threads():
+    for partitions, threads, wanted in [
+        (12, [2, 2, 2], [4, 4, 4]), (9, [1, 2], [3, 6]), (14, [4, 2, 1], [8, 4, 2])
+    ]:  # fmt: skip
         assigned = assign_partitions([5] * partitions, places_with(threads))
         assert [len(part) for part in assigned] == wanted
 
 
-@dataclass(frozen=True)
-class CountUp(Program):
-    """Adds up how often its step was called on each block, three rounds long."""
-
-    def first(self):
-        return 0
-
-    def step(self, block, message, total):
-        if message == "fail":
-            raise ValueError("a step that cannot be done")
-        calls = block.fresh("calls") if message == 0 else block.changing("calls")
-        calls[:] = 1.0 if message == 0 else calls + 1.0
-        before = total or (0.0, 0)
-        return (before[0] + float(calls[0]), before[1] + block.entries)
-
-    def advance(self, message, total):
-        return Finished(total) if message == 2 else message + 1
+# ---- what a share holds -------------------------------------------------------------------------
 
 
 @pytest.fixture
-def held(store_of):
-    dense = dense_problem(3)
-    store = store_of(dense.mask, dense.values, parts=3)
-    share = Share(Assignment(store, tuple(range(len(store.partitions))), threads=2))
-    yield share
-    share.close()
+def share_with(store_of, tmp_path):
+    """Make a share of a problem, cut in some way; with a vector `kept` if its places are known."""
+    opened = []
+
+    def make(order=3, *, parts=3, threads=2, slab_mode=None, streamed=False, **options):
+        dense = dense_problem(order)
+        store = store_of(dense.mask, dense.values, parts=parts, slab_mode=slab_mode)
+        if streamed:
+            options |= {"block_entries": 20, "directory": str(tmp_path)}
+        opened.append(share_of(store, threads, **options))
+        kept = np.sin(np.arange(dense.mask.size)).reshape(dense.mask.shape)
+        put_on_share(opened[-1], "kept", kept)
+        return opened[-1]
+
+    yield make
+    for share in opened:
+        share.close()
 
 
-@pytest.mark.parametrize("run", [0, 3])
-def test_a_run_that_was_made_before_is_refused(held, run):
-    held.begin(3)
-    with pytest.raises(StateLost, match=f"run {run} was asked for after run 3"):
-        held.begin(run)
-
-
-def test_a_run_is_over_when_another_begins(held):
-    program = CountUp()
-    held.begin(1)
-    first = held.contribute_to(1, program, 0)
-    held.begin(5)
-    with pytest.raises(StateLost, match="run 1 was given up for run 5"):
-        held.contribute_to(1, program, 1)
-    assert held.contribute_to(5, program, 0)[1] == first[1]
-
-
-def test_vectors_are_dropped_when_a_run_begins(held):
-    held.begin(1)
-    held.contribute_to(1, CountUp(), 0)
-    before = {name for block in held.blocks for name in block.block.vectors.names}
-    held.begin(2, tuple(before - {"values"}))
-    assert {name for block in held.blocks for name in block.block.vectors.names} == {"values"}
-
-
-def test_a_round_that_failed_can_be_asked_for_again(held):
-    program = CountUp()
-    held.begin(1)
-    held.contribute_to(1, program, 0)
-    with pytest.raises(ValueError, match="cannot be done"):
-        held.contribute_to(1, program, "fail")
-    assert held.contribute_to(1, program, 1)[1] == held.assignment.store.nnz
-
-
-def test_rounds_go_on_until_a_program_is_finished(held):
-    total = run_rounds(CountUp(), held.contribute)
-    assert total == (3.0 * len(held.blocks), held.assignment.store.nnz)
-
-
-def test_blocks_together_are_the_store(held):
-    store = held.assignment.store
+@pytest.mark.parametrize("streamed", [False, True])
+def test_blocks_together_are_the_store_less_an_offset_in_the_precision_asked_for(
+    streamed, share_with
+):
+    share = share_with(streamed=streamed, offset=2.5, precision="float32")
+    store = share.assignment.store
     for number in range(len(store.partitions)):
         columns, values = store.read_partition(number)
-        blocks = [resting.block for resting in held.blocks if resting.partition == number]
-        np.testing.assert_array_equal(held.partition_vector(number, "values"), values)
-        for mode, column in enumerate(columns):
-            found = np.concatenate([block.columns[mode] for block in blocks])
-            np.testing.assert_array_equal(found, column)
-
-
-def test_an_offset_is_taken_from_every_value_and_precision_is_kept(store_of):
-    dense = dense_problem(3)
-    store = store_of(dense.mask, dense.values)
-    share = Share(Assignment(store, (0,), 1, precision="float32", offset=2.5))
-    wanted = (store.read_partition(0)[1] - 2.5).astype(np.float32)
-    np.testing.assert_array_equal(share.partition_vector(0, "values"), wanted)
-    assert share.blocks[0].block.fresh("r").dtype == np.float32
-    share.close()
+        found = partition_vector(share, number, "values")
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, (values - 2.5).astype(np.float32))
+        np.testing.assert_array_equal(partition_columns(share, number), columns)
+    assert {block.fresh("r").dtype for block in share.opened()} == {np.dtype("float32")}
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 5])
-def test_held_out_entries_each_go_to_one_block(pieces, store_of, monkeypatch):
-    monkeypatch.setattr("slrt_dask.engine.assignment.SMALLEST_BLOCK", 1)
+def test_held_out_entries_each_go_to_one_block(pieces, store_of):
     dense = dense_problem(3, fraction=0.2, seed=5)
     dense.mask[[0, 3, 7]] = False  # slices without observations, at both ends too
     held = ~dense.mask
     store = store_of(dense.mask, dense.values, parts=2, slab_mode=0)
     validation = store_of(held, np.ones(held.shape), slab_mode=2)
-    share = Share(
-        Assignment(store, tuple(range(len(store.partitions))), pieces, validation=validation)
-    )
-    places = np.concatenate([np.stack(resting.block.queries) for resting in share.blocks], axis=1)
-    assert places.shape[1] == held.sum()
-    assert len(np.unique(places, axis=1).T) == held.sum()
+    share = share_of(store, pieces, validation=validation)
+    places = np.concatenate([np.stack(block.queries) for block in share.opened()], axis=1)
+    assert places.shape[1] == len(np.unique(places, axis=1).T) == held.sum()
     share.close()
+
+
+def test_a_slice_that_is_too_long_for_streaming_is_refused_with_its_length(store_of):
+    mask = np.zeros((4, 10, 10), dtype=bool)
+    mask[0, 0, :5] = mask[1] = True
+    store = store_of(mask, np.ones(mask.shape), slab_mode=0)
+    with pytest.raises(MemoryBudgetExceeded, match=r"\b100 observations.*blocks of 20\b"):
+        share_of(store, block_entries=20)
+
+
+# ---- rounds -------------------------------------------------------------------------------------
+
+
+class Rounds(Program):
+    """Rounds are asked for one by one: nobody has to know how many there are."""
+
+    def rounds(self):
+        raise NotImplementedError
+
+    def begin(self, block, total):
+        block.fresh("calls")[:] = 1.0
+        return self.add(block, total)
+
+    def add(self, block, total):
+        calls = block.changing("calls")
+        calls += 1.0
+        return (float(calls.sum()) + (0.0 if total is None else total[0]),)
+
+    def fail(self, block, total):
+        raise ArithmeticError("a step that cannot be done")
+
+
+BEGIN, ADD, FAIL = Sweep(Rounds.begin), Sweep(Rounds.add), Sweep(Rounds.fail)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("made", "asked"),
+    [
+        ([(1, 0)], (1, 0)),
+        ([(1, 0), (1, 1)], (1, 1)),
+        ([(1, 0), (1, 1)], (1, 0)),
+        ([(1, 0)], (1, 2)),
+        ([(1, 0)], (0, 0)),
+        ([(1, 0), (5, 0)], (1, 1)),
+        ([], (0, 1)),
+    ],
+)
+def test_a_round_that_does_not_follow_the_last_one_is_lost_state(made, asked, streamed, share_with):
+    share, program = share_with(streamed=streamed), Rounds()
+    for run, number in made:
+        share.sweep(run, number, program, BEGIN if number == 0 else ADD)
+    with pytest.raises(StateLost):
+        share.sweep(*asked, program, ADD)
+    # The next run is not affected.
+    share.sweep(9, 0, program, BEGIN)
+    assert share.sweep(9, 1, program, ADD) == (3.0 * share.assignment.store.nnz,)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_vectors_are_dropped_when_a_run_begins(streamed, share_with):
+    share, program = share_with(streamed=streamed), Rounds()
+    share.sweep(0, 0, program, BEGIN)
+    share.sweep(1, 0, program, ADD)
+    with pytest.raises(StateLost, match="calls"):
+        share.sweep(2, 0, program, ADD, ("calls",))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_sums_are_added_in_one_order_to_the_last_bit(streamed, share_with):
+    share = share_with(threads=3, streamed=streamed)
+    share.sweep(0, 0, Rounds(), BEGIN)
+    sums = {share.sweep(run, 0, SumKept(), Sweep(SumKept.step)) for run in range(1, 20)}
+    assert len(sums) == 1
+
+
+class SumKept(OneRound):
+    def step(self, block, total):
+        return (float(block.vector("kept").sum()) + (0.0 if total is None else total[0]),)
+
+
+@dataclass(frozen=True)
+class Held(OneRound):
+    """Its steps wait until they are let go; one of them fails first, if any is to."""
+
+    began: threading.Semaphore
+    go_on: threading.Event
+    failing: list
+
+    def step(self, block, total):
+        self.began.release()
+        if self.failing:
+            self.failing.pop()
+            raise ArithmeticError("one thread fails")
+        assert self.go_on.wait(60)
+        return (1.0,)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_round_is_over_only_when_all_threads_are_and_so_is_closing(fails, share_with):
+    share = share_with(threads=3)
+    program = Held(threading.Semaphore(0), threading.Event(), [None] * fails)
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(share.sweep, 0, 0, program, Sweep(Held.step))
+        for _ in range(3):
+            assert program.began.acquire(timeout=60)
+        closed = pool.submit(share.close)
+        time.sleep(0.05)  # in which neither may end
+        assert not answer.done()
+        assert not closed.done()
+        program.go_on.set()
+        closed.result(timeout=60)
+        if fails:
+            with pytest.raises(ArithmeticError):
+                answer.result(timeout=60)
+        else:
+            assert answer.result(timeout=60) == (3.0,)
+    with pytest.raises(StateLost):
+        share.sweep(1, 0, program, Sweep(Held.step))
+
+
+# ---- other entries ------------------------------------------------------------------------------
+
+
+def entries(share, name="kept"):
+    """Places (entries, K) in the order in which they are held, and a vector there."""
+    numbers = share.assignment.partitions
+    places = [np.stack(partition_columns(share, number), axis=1) for number in numbers]
+    return np.concatenate(places), np.concatenate(
+        [partition_vector(share, number, name) for number in numbers]
+    )
+
+
+def extra_of(share):
+    return np.concatenate([partition_extra(share, n) for n in share.assignment.partitions])
+
+
+def change(share, added=None, leaving=None):
+    """Add places (entries, K), and leave out those where a tensor of truth values is true."""
+    mode = share.assignment.store.slab_mode
+
+    def changed(block):
+        keep = None if leaving is None else ~leaving[block.columns]
+        if added is None:
+            return resupported(block, mode, keep, None)
+        low, high = block.slices
+        inside = (added[:, mode] >= low) & (added[:, mode] < high)
+        return resupported(block, mode, keep, tuple(added[inside].T))
+
+    return share.change_support(changed)
+
+
+def others(share, fraction=0.3, seed=5):
+    """Places that the store does not hold, in any order."""
+    held = np.zeros(share.assignment.store.shape, dtype=bool)
+    held[tuple(entries(share, "values")[0].T)] = True
+    rng = np.random.default_rng(seed)
+    return rng.permutation(np.argwhere(~held & (rng.random(held.shape) < fraction)))
+
+
+CUTS = [
+    {"parts": 1, "threads": 1},
+    {"parts": 1, "threads": 4},
+    {"parts": 3, "threads": 1},
+    {"parts": 3, "threads": 2, "streamed": True},
+]
+
+
+@pytest.mark.parametrize("slab_mode", [0, 1, 2])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_vectors_keep_their_numbers_and_are_zero_where_an_entry_is_new(
+    slab_mode, precision, share_with
+):
+    share = share_with(slab_mode=slab_mode, precision=precision)
+    before, kept = entries(share)
+    values = entries(share, "values")[1]
+    added = others(share)
+    assert change(share, added) == len(added)
+    extra, (places, _) = extra_of(share), entries(share)
+    np.testing.assert_array_equal(places[~extra], before)
+    assert sorted(map(tuple, places[extra])) == sorted(map(tuple, added))
+    for name, wanted in (("kept", kept), ("values", values)):
+        vector = entries(share, name)[1]
+        assert vector.dtype == precision
+        np.testing.assert_array_equal(vector[~extra], wanted)
+        assert not vector[extra].any()
+    # Within a slice the store's entries come first, then the others by their indices.
+    assert (np.diff(places[:, slab_mode]) >= 0).all()
+    for row in range(share.assignment.store.shape[slab_mode]):
+        inside = places[:, slab_mode] == row
+        assert (np.diff(extra[inside].astype(int)) >= 0).all()
+        new = list(map(tuple, places[inside & extra]))
+        assert new == sorted(new)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_order_does_not_tell_when_an_entry_was_added_or_how_blocks_are_cut(order, share_with):
+    found = []
+    for number, cut in enumerate(CUTS):
+        share = share_with(order, **cut)
+        assert len(share.blocks) >= cut["threads"]
+        added = np.random.default_rng(number).permutation(others(share))
+        for batch in np.array_split(added, number + 1):
+            change(share, batch)
+        shape = share.assignment.store.shape
+        put_on_share(share, "after", np.cos(np.arange(np.prod(shape))).reshape(shape))
+        found.append((*entries(share), entries(share, "after")[1]))
+    for one in found[1:]:
+        for part, wanted in zip(one, found[0], strict=True):
+            np.testing.assert_array_equal(part, wanted)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_an_entry_that_was_removed_and_added_again_is_where_it_was_but_forgotten(cut, share_with):
+    share = share_with(**cut)
+    added = others(share)
+    change(share, added)
+    put_on_share(share, "kept", np.ones(share.assignment.store.shape))
+    before = entries(share)
+    assert change(share) == len(added)  # a change of nothing changes nothing
+    for one, other in zip(entries(share), before, strict=True):
+        np.testing.assert_array_equal(one, other)
+    leaving = np.zeros(share.assignment.store.shape, dtype=bool)
+    leaving[tuple(added[::2].T)] = True
+    assert change(share, leaving=leaving) == len(added) - leaving.sum()
+    places, vector = entries(share)
+    assert not leaving[tuple(places.T)].any()
+    assert vector.all()
+    change(share, added[::2])
+    places, vector = entries(share)
+    np.testing.assert_array_equal(places, before[0])
+    np.testing.assert_array_equal(vector, np.where(leaving[tuple(places.T)], 0.0, 1.0))
+
+
+def scratch_bytes(directory):
+    """The sizes of files without a name that this process has open in a directory."""
+    sizes = 0
+    for number in os.listdir("/proc/self/fd"):
+        link = f"/proc/self/fd/{number}"
+        if os.path.islink(link) and os.readlink(link).startswith(f"{directory}/#"):
+            sizes += os.stat(link).st_size
+    return sizes
+
+
+def test_scratch_files_do_not_grow_with_every_change_of_entries(share_with, tmp_path):
+    share = share_with(streamed=True)
+    change(share, others(share, fraction=0.5))
+    most = scratch_bytes(tmp_path)
+    assert most > 0
+    mask = np.zeros(share.assignment.store.shape, dtype=bool)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        leaving = rng.random(mask.shape) < 0.3
+        leaving[tuple(entries(share)[0][~extra_of(share)].T)] = False
+        change(share, leaving=leaving)
+        change(share, others(share, fraction=0.2, seed=rng))
+    assert scratch_bytes(tmp_path) <= 2 * most
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_products_on_other_entries_are_the_dense_ones(order, streamed, store_of, tmp_path):
+    shape = SHAPES[order]
+    dense = random_problem(shape, (2,) * order, fraction=0.1)
+    store = store_of(dense.mask, dense.values, parts=2)
+    rng = np.random.default_rng(2)
+    point, x = dense.manifold.random_point(rng), rng.standard_normal(shape)
+    options = {"block_entries": 20, "directory": str(tmp_path)} if streamed else {}
+    program = ConjugateGradients(
+        Factors.of(point), dense.lambdas, store.slab_mode, 0.1, "x", "start", None, np.inf, 0
+    )
+    with local_engine(store, 2, **options) as engine:
+        held = dense.mask.copy()
+
+        def check():
+            """r = y − A x on the entries held, which are the ones that should be."""
+            engine.on_shares(put_on_share, "start", x)
+            with pytest.raises(StateLost):
+                engine.run(program)  # fibres have no numbers yet
+            number_fibres(engine)
+            engine.run(program)
+            ((places, r),) = engine.on_shares(entries, "r")
+            assert sorted(map(tuple, places)) == sorted(map(tuple, np.argwhere(held)))
+            X = np.where(held, x, 0.0)
+            image = 0.1 * X
+            for mode, (U, weight) in enumerate(zip(point, dense.lambdas, strict=True)):
+                image += weight * mode_product(X, U @ U.T, mode)
+            np.testing.assert_allclose(r, (dense.values - image)[tuple(places.T)], atol=1e-12)
+
+        (added,) = engine.on_shares(others, 0.1)
+        assert len(added) > 3
+        engine.on_shares(change, added)
+        held[tuple(added.T)] = True
+        engine.on_shares(put_on_share, "start", x)
+        check()
+        leaving = np.zeros(shape, dtype=bool)
+        leaving[tuple(added[::2].T)] = True
+        engine.on_shares(change, None, leaving)
+        held &= ~leaving
+        check()
