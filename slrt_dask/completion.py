@@ -24,7 +24,6 @@ from slrt_dask.combining import constraints_of
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, exists, normal_path
 from slrt_dask.data.progress import Progress
-from slrt_dask.dense_reads import dense_values, read_tensor
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.enforcing import Enforced
@@ -120,7 +119,7 @@ class Completion:
         """
         places = checked_places(indices, self.shape)
         if self.header.dense:
-            return dense_values(self.path, places)
+            return model_reads.dense_values(self.path, places)
         return predicted(self.path, self.header, places)
 
     def support(self, indices: ArrayLike | Sequence[ArrayLike]) -> NDArray[np.int64]:
@@ -170,7 +169,7 @@ class Completion:
                     "there is nothing to enforce: a Hankel fit has no other constraint"
                 )
             # Bounds hold as it is stored.
-            return self._lazy(read_tensor, sizes)
+            return self._lazy(model_reads.read_tensor, sizes)
         enforced = Enforced.of(self.header) if enforce else None
         return self._lazy(
             completed_chunks.chunk_task, sizes, digest=self.header.digest, enforced=enforced

@@ -1,28 +1,25 @@
-"""Parts of fitted models, read for the tasks of one process and shared between them.
-
-What is kept is bounded, counted, and dropped when the completion it belongs to is. Everything is
-known by the model's digest too, since a path may come to hold another model.
-"""
+"""Parts of fitted models, read for the tasks of one process and shared between them."""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask import sums_reads
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.layout import Columns, read_partition
-from slrt_dask.data.read_cache import ReadCache
+from slrt_dask.dual.hankel.answers import TENSOR_ARRAY
 from slrt_dask.dual.sampling import Model
+from slrt_dask.dual.writing import use_array
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.model_files import ModelHeader, read_model, read_model_header
+from slrt_dask.sums_reads import KEPT
 
-KEPT_BYTES = 2**27
-"""Of models, and again of partitions; some three partitions of the usual size."""
+QUERIES_AT_ONCE = 1_000_000
+"""Of a tensor that is kept as it is."""
 Partition = tuple[Columns, NDArray[Any]]
 
 
@@ -41,16 +38,6 @@ class OpenedModel:
         return sum(array.nbytes for array in arrays) + numbered + self.model.offset.nbytes
 
 
-def _partition_bytes(partition: Partition) -> int:
-    return sum(array.nbytes for array in (*partition[0], partition[1]))
-
-
-MODELS: ReadCache[tuple[str, str], OpenedModel] = ReadCache(KEPT_BYTES, lambda model: model.nbytes)
-PARTITIONS: ReadCache[tuple[str, str, str, int], Partition] = ReadCache(
-    KEPT_BYTES, _partition_bytes
-)
-
-
 def opened_model(path: str, digest: str) -> OpenedModel:
     """The model at a path, checked to be the one that is meant."""
 
@@ -60,14 +47,21 @@ def opened_model(path: str, digest: str) -> OpenedModel:
             raise StoreCorrupt(f"{path} now holds another model than the one that was opened.")
         return OpenedModel(header, read_model(path, header))
 
-    return MODELS.get((path, digest), read)
+    return KEPT.get((path, digest, "model"), read)
+
+
+def forget(path: str, digest: str) -> None:
+    """Drop what this process keeps of a model."""
+    KEPT.forget((path, digest))
+
+
+# ---- dual entries ------------------------------------------------------------------------------
 
 
 def dual_partition(path: str, digest: str, number: int, name: str = "dual") -> Partition:
     """Indices and dual values of one partition; or those of the name "correction"."""
-    header = _entries(path, digest, name)
-    read = functools.partial(read_partition, f"{path}/{name}", header, number)
-    return PARTITIONS.get((path, digest, name, number), read)
+    read = partial(read_partition, f"{path}/{name}", _entries(path, digest, name), number)
+    return KEPT.get((path, digest, name, number), read)
 
 
 def _entries(path: str, digest: str, name: str) -> StoreHeader:
@@ -104,13 +98,33 @@ def cut_slices(partition: Partition, slab_mode: int, slices: range) -> Partition
     return tuple(column[first:stop] for column in columns), values[first:stop]
 
 
-def forget(path: str, digest: str) -> None:
-    """Drop what this process keeps of a model."""
-    MODELS.forget(lambda key: key == (path, digest))
-    PARTITIONS.forget(lambda key: key[:2] == (path, digest))
-    sums_reads.forget(path, digest)
+# ---- a tensor that is kept as it is, chunk by chunk ----------------------------------------------
 
 
-def kept_bytes() -> int:
-    """Bytes that this process keeps of all models."""
-    return MODELS.nbytes + PARTITIONS.nbytes + sums_reads.PIECES.nbytes
+def dense_values(path: str, places: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """Values (m,) at places (K, m), read in the order of the first mode."""
+    order, values = np.argsort(places[0], kind="stable"), np.empty(places.shape[1])
+
+    def read(these: NDArray[np.intp]) -> NDArray[np.float64]:
+        wanted = tuple(places[:, these])
+        found: NDArray[np.float64] = use_array(_tensor(path), lambda array: array.vindex[wanted])
+        return found
+
+    for first in range(0, len(order), QUERIES_AT_ONCE):
+        these = order[first : first + QUERIES_AT_ONCE]
+        values[these] = read(these)
+    return values
+
+
+def read_tensor(
+    *, path: str, held: object, block_info: dict[Any, Any] | None = None
+) -> NDArray[np.float64]:
+    """One block of a dask array of the tensor."""
+    assert block_info is not None
+    box = tuple(slice(first, stop) for first, stop in block_info[None]["array-location"])
+    chunk: NDArray[np.float64] = use_array(_tensor(path), lambda array: array[box])
+    return chunk
+
+
+def _tensor(path: str) -> str:
+    return f"{path}/model/{TENSOR_ARRAY}"

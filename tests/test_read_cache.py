@@ -11,107 +11,112 @@ import numpy as np
 import pytest
 
 import slrt_dask as slrt
-from slrt_dask import model_reads
 from slrt_dask.data.layout import read_partition
 from slrt_dask.data.read_cache import ReadCache
+from slrt_dask.sums_reads import KEPT
 from tests.oracles.dense import random_problem
 
 
-def sized(most_bytes=10):
-    """A cache of texts, of a byte a letter."""
-    return ReadCache(most_bytes, len)
+class Reading:
+    """A cache of arrays of some bytes, and the keys that were read."""
+
+    def __init__(self, most_bytes):
+        self.cache, self.keys = ReadCache(lambda: most_bytes), []
+
+    def get(self, *key, nbytes=4):
+        def read():
+            self.keys.append(key)
+            return np.zeros(nbytes, dtype=np.uint8)
+
+        return self.cache.get(key, read)
 
 
 def test_what_was_used_longest_ago_goes_first():
-    cache = sized(10)
-    for key in ("a", "b", "a", "c"):
-        assert cache.get(key, lambda key=key: key * 4) == key * 4
-    assert cache.reads == 3
-    assert cache.nbytes == 8
-    cache.get("a", lambda: pytest.fail("it was kept"))
-    cache.get("b", lambda: "bbbb")
-    assert (cache.reads, len(cache)) == (4, 2)
+    reading = Reading(10)
+    for key in "abaca":
+        reading.get(key)
+        assert reading.cache.nbytes <= 10
+    assert reading.keys == [("a",), ("b",), ("c",)]
+    reading.get("b")
+    assert reading.keys[3:] == [("b",)]
 
 
 def test_the_newest_stays_however_large_it_is():
-    cache = sized(10)
-    for key in ("a", "b"):
-        cache.get(key, lambda: "x" * 50)
-        cache.get(key, lambda: pytest.fail("it was kept"))
-        assert len(cache) == 1
+    reading = Reading(10)
+    for key in "aabb":
+        reading.get(key, nbytes=50)
+        assert reading.cache.nbytes == 50
+    assert reading.keys == [("a",), ("b",)]
 
 
 def test_a_failed_read_is_tried_again():
-    cache = sized()
-
     def fail():
         raise OSError("not now")
 
+    reading = Reading(10)
     with pytest.raises(OSError, match="not now"):
-        cache.get("a", fail)
-    assert (len(cache), cache.nbytes) == (0, 0)
-    assert cache.get("a", lambda: "there") == "there"
+        reading.cache.get(("a",), fail)
+    assert reading.cache.nbytes == 0
+    assert len(reading.get("a")) == 4
 
 
 def test_threads_that_want_the_same_wait_for_one_read():
-    cache, begun, go_on = sized(), threading.Event(), threading.Event()
+    reading, begun, go_on = Reading(100), threading.Event(), threading.Event()
 
     def read():
         begun.set()
         assert go_on.wait(10)
-        return "value"
+        return np.ones(4)
 
     with ThreadPoolExecutor(8) as pool:
-        first = pool.submit(cache.get, "a", read)
+        first = pool.submit(reading.cache.get, ("a",), read)
         assert begun.wait(10)
-        others = [pool.submit(cache.get, "a", read) for _ in range(7)]
-        assert cache.get("b", lambda: "other") == "other"  # which does not wait for it
+        others = [pool.submit(reading.get, "a") for _ in range(7)]
+        assert not reading.get("b").any()  # which does not wait for it
         go_on.set()
-        assert {future.result() for future in (first, *others)} == {"value"}
-    assert cache.reads == 2
+        assert all(future.result() is first.result() for future in others)
+    assert reading.keys == [("b",)]
 
 
 def test_many_threads_leave_it_within_its_bound():
-    cache = sized(30)
-    random = np.random.default_rng(0)
+    reading = Reading(30)
 
     def use(key):
-        assert cache.get(key, lambda: str(key) * 5) == str(key) * 5
+        assert len(reading.get(key)) == 4
         if key == 7:
-            cache.forget(lambda other: other < 4)
+            reading.cache.forget((3,))
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(use, random.integers(0, 10, 3000).tolist()))
-    assert cache.nbytes <= 30
-    assert len(cache) == cache.nbytes / 5
+        list(pool.map(use, np.random.default_rng(0).integers(0, 10, 2000).tolist()))
+    assert 0 < reading.cache.nbytes <= 30
 
 
 def test_what_is_forgotten_is_read_again():
-    cache = sized(100)
-    for key in (1, 2, 3):
-        cache.get(key, lambda: "x")
-    cache.forget(lambda key: key != 2)
-    assert len(cache) == 1
-    cache.get(2, lambda: pytest.fail("it was kept"))
-    assert cache.get(1, lambda: "new") == "new"
+    reading = Reading(100)
+    keys = [("a", 1), ("a", 2), ("b", 1)]
+    for key in keys:
+        reading.get(*key)
+    reading.cache.forget(("a",))
+    assert reading.cache.nbytes == 4
+    for key in keys:
+        reading.get(*key)
+    assert reading.keys == keys + keys[:2]
 
 
 # ---- completions ----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def done(store_of, tmp_path):
+@pytest.fixture(scope="module")
+def done(store_of, tmp_path_factory):
     dense = random_problem((12, 6, 5), (3, 2, 1), C=5.0, fraction=0.4, seed=1)
     store = store_of(dense.mask, dense.values, parts=4)
     assert len(store.partitions) >= 4
-    with dask.config.set(scheduler="threads"):
-        yield slrt.complete(
-            store, (3, 2, 1), C=5.0, max_iterations=1, run_directory=tmp_path / "run"
-        )
+    run = tmp_path_factory.mktemp("run") / "run"
+    return slrt.complete(store, (3, 2, 1), C=5.0, max_iterations=1, run_directory=run)
 
 
 @pytest.fixture
-def reads(monkeypatch):
+def reads(done, monkeypatch):
     """The partitions that were read from disk, and nothing kept of them from before."""
     found = []
 
@@ -120,8 +125,9 @@ def reads(monkeypatch):
         return read_partition(path, header, number)
 
     monkeypatch.setattr("slrt_dask.model_reads.read_partition", counted)
-    monkeypatch.setattr(model_reads.PARTITIONS, "most_bytes", 0)
-    return found
+    KEPT.forget()
+    with dask.config.set(scheduler="threads"):
+        yield found
 
 
 def everywhere(shape):
@@ -131,12 +137,13 @@ def everywhere(shape):
 @pytest.mark.parametrize("at_once", [7, 50_000])
 @pytest.mark.parametrize("graph_bytes", [20 * 3 * 4, 200 * 3 * 4, 2**23])
 def test_a_prediction_reads_each_partition_once(done, reads, at_once, graph_bytes, monkeypatch):
-    places = everywhere(done.shape)
     wanted = done.to_dask().compute().reshape(-1)
-    model_reads.PARTITIONS.forget(lambda key: True)
+    KEPT.forget()
     reads.clear()
+    monkeypatch.setattr(KEPT, "most_bytes", lambda: 0)
     monkeypatch.setattr("slrt_dask.queries.QUERIES_AT_ONCE", at_once)
     monkeypatch.setattr("slrt_dask.queries.GRAPH_BYTES", graph_bytes)
+    places = everywhere(done.shape)
     order = np.random.default_rng(0).permutation(places.shape[1])
     np.testing.assert_allclose(done.predict(places[:, order]), wanted[order], rtol=1e-11)
     assert sorted(reads) == list(range(len(done.header.dual.partitions)))
@@ -151,6 +158,11 @@ def test_a_prediction_reads_only_the_partitions_it_needs(done, reads):
     assert reads == [1]
 
 
+def test_chunks_that_are_computed_together_read_each_partition_once(done, reads):
+    done.to_dask((2, 2, 2)).compute()
+    assert sorted(reads) == list(range(len(done.header.dual.partitions)))
+
+
 def test_worker_processes_keep_a_partition_with_many_questions(done, process_client, monkeypatch):
     places = everywhere(done.shape)
     wanted = done.predict(places)
@@ -162,19 +174,10 @@ def test_worker_processes_keep_a_partition_with_many_questions(done, process_cli
 
 def test_a_dropped_completion_takes_what_was_kept_of_it(done, tmp_path):
     gc.collect()  # what earlier tests left is not counted
-    before = model_reads.kept_bytes()
+    before = KEPT.nbytes
     copy = done.save(tmp_path / "copy")
     copy.predict(everywhere(copy.shape))
-    assert model_reads.kept_bytes() > before
+    assert KEPT.nbytes > before
     del copy
     gc.collect()
-    assert model_reads.kept_bytes() == before
-
-
-def test_chunks_that_are_computed_together_read_each_partition_once(done, reads, monkeypatch):
-    monkeypatch.setattr(model_reads.PARTITIONS, "most_bytes", 2**20)
-    model_reads.PARTITIONS.forget(lambda key: True)
-    done.to_dask((2, 2, 2)).compute()
-    assert sorted(reads) == list(range(len(done.header.dual.partitions)))
-    kept = sum(part.count for part in done.header.dual.partitions) * (3 * 4 + 8)
-    assert model_reads.PARTITIONS.nbytes == kept
+    assert KEPT.nbytes == before

@@ -250,19 +250,19 @@ def read_rows(group_path: str, name: str, first: int = 0, stop: int | None = Non
     def read(array: zarr.Array[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(array[first:stop])
 
-    rows: NDArray[Any] = _opened(f"{group_path}/{name}", read)
+    rows: NDArray[Any] = use_array(f"{group_path}/{name}", read)
     return rows
 
 
 def rows_at_once(group_path: str, name: str) -> tuple[tuple[int, ...], int]:
     """The shape of an array of a model, and how many of its rows are read best at once."""
-    found: tuple[tuple[int, ...], int] = _opened(
+    found: tuple[tuple[int, ...], int] = use_array(
         f"{group_path}/{name}", lambda array: (array.shape, array.chunks[0])
     )
     return found
 
 
-def _opened(place: str, use: Callable[[zarr.Array[Any]], Any]) -> Any:
+def use_array(place: str, use: Callable[[zarr.Array[Any]], Any]) -> Any:
     """What is made of an array on disk; StoreCorrupt if that cannot be done."""
     found, trouble = None, ""
     try:
@@ -272,5 +272,5 @@ def _opened(place: str, use: Callable[[zarr.Array[Any]], Any]) -> Any:
     if found is None:
         # Raised here so that zarr's error is in the text and not in the chain: some of them
         # cannot travel from a worker.
-        raise StoreCorrupt(f"{place} was lost or cannot be read ({trouble}).")
+        raise StoreCorrupt(f"{place} was altered or lost ({trouble}).")
     return found
