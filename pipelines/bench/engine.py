@@ -70,13 +70,14 @@ class Fits:
     """A process that makes one fit after the other, with the package of a checkout."""
 
     def __init__(self, store: Path, checkout: Path) -> None:
+        checkout = checkout.resolve()
         command = [sys.executable, "-P", "-c", FITTING, str(store)]
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         home, imported = self._line(), self._line()
-        if not Path(home).is_relative_to(checkout.resolve()):
+        if not Path(home).is_relative_to(checkout):
             raise SystemExit(f"{checkout} has no package: {home} was imported")
         self.import_seconds = float(imported)
 
@@ -109,7 +110,7 @@ def _version(store: Path, before: Path, threads: int) -> Row:
                 side += [seconds / sweeps] if repeat else []
     new, old = map(statistics.median, sides)
     return Row(
-        f"fit of {CUBE_ENTRIES:,} entries against {before.name}, {threads} thread(s)",
+        f"fit of {CUBE_ENTRIES:,} entries against {before.resolve().name}, {threads} thread(s)",
         f"{new / old:.2f} × its time a sweep",
         f"{1e3 * new:.2f} and {1e3 * old:.2f} ms; {found[0][2]} and {found[1][2]} sweeps",
     )

@@ -48,11 +48,10 @@ def _spin(steps):
 
 
 def spinning(threads: int, steps: int = SPIN_STEPS) -> Callable[[], object]:
-    """A call in which threads do arithmetic in registers, as much a cycle as a core can.
+    """A call in which every thread does the same arithmetic in registers.
 
-    It touches no memory and waits for nobody: what it gains by a second thread is what the machine
-    gives, where other tenants may be at work on the same cores. Every thread does the same, so two
-    would take as long as one.
+    It uses no memory and never waits, so it shows what a second thread gains on this machine at
+    best: other programs may use the same cores.
     """
     pool = ThreadPoolExecutor(threads)
     return lambda: list(pool.map(_spin, [steps] * threads))
