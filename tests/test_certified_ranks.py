@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,51 +74,6 @@ def test_ranks_stay_within_their_caps_and_the_gap_says_what_that_costs(noisy):
     one = slrt.complete(noisy(3), "certified", C=5.0, max_ranks=1, **CLOSE)
     assert one.ranks == (1, 1, 1)
     assert one.certificate.primal > done.certificate.primal
-
-
-@pytest.mark.parametrize(
-    "constraint",
-    [
-        slrt.Nonnegative(),
-        slrt.Bounds(lower=-1.0, upper=1.5, where="observed"),
-        slrt.Hankel((3, 1, 1), deviation=0.1),
-    ],
-    ids=["nonnegative", "bounds", "hankel"],
-)
-def test_growth_goes_with_constraints(constraint, noisy):
-    options = {**CLOSE, "gap_tolerance": 1e-2}
-    done = slrt.complete(noisy(3), "certified", C=0.5, constraint=constraint, **options)
-    assert done.records[0].ranks == (1, 1, 1)
-    assert sum(done.ranks) > 3
-    assert done.stop_reason is StopReason.GAP
-
-
-def test_an_interrupted_growth_goes_on_as_if_nothing_had_happened(noisy, tmp_path):
-    undisturbed = slrt.complete(noisy(3), "certified", C=2.0, **CLOSE)
-    grown = next(r.iteration for r in undisturbed.records if r.ranks != (1, 1, 1))
-
-    def stop(record, state):
-        if record.iteration == grown:
-            raise KeyboardInterrupt
-
-    stopped = slrt.complete(
-        noisy(3), "certified", C=2.0, **CLOSE, run_directory=tmp_path / "run",
-        observers=[SimpleNamespace(on_record=stop)],
-    )  # fmt: skip
-    assert stopped.stop_reason is StopReason.INTERRUPTED
-    done = slrt.resume(tmp_path / "run", threads=1)
-    assert [(r.cost, r.ranks) for r in done.records] == [
-        (r.cost, r.ranks) for r in undisturbed.records
-    ]
-    assert done.certificate == undisturbed.certificate
-
-
-def test_workers_grow_the_same_ranks(noisy, thread_client):
-    options = {"C": 0.5, "gap_tolerance": 0.1, "max_iterations": 20}
-    alone = slrt.complete(noisy(3, parts=3), "certified", **options)
-    together = slrt.complete(noisy(3, parts=3), "certified", **options, client=thread_client)
-    assert together.ranks == alone.ranks != (1, 1, 1)
-    assert together.certificate.primal == pytest.approx(alone.certificate.primal, rel=1e-6)
 
 
 def test_weights_may_be_searched_for_first(noisy, monkeypatch):

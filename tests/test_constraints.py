@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from slrt_dask.combining import constraints_of
 from slrt_dask.config import FitSettings
 from slrt_dask.constraints import Bounds, bounds_of
 from slrt_dask.errors import InvalidConfig, InvalidInput
-from slrt_dask.optim import StopReason
 from slrt_dask.request import plan_of
 
 SHAPE = (7, 6, 5)
@@ -274,47 +272,7 @@ def test_a_fit_with_bounds_is_written_and_read_again(observed, tmp_path):
     np.testing.assert_allclose(fit.predict(places), W.reshape(-1), atol=1e-12)
 
 
-# ---- interrupted, elsewhere, out of core ----------------------------------------------------
-
-
-def interrupting(when):
-    def stop(record, state):
-        if record.iteration == when:
-            raise KeyboardInterrupt
-
-    return SimpleNamespace(on_record=stop)
-
-
-@pytest.mark.parametrize(("when", "where"), [(0, "places"), (1, "observed"), (2, "all")])
-def test_a_run_that_was_interrupted_and_resumed_is_the_undisturbed_one(
-    when, where, observed, tmp_path
-):
-    chosen = [[0, 1, 2], [1, 2, 3], [2, 3, 4]] if where == "places" else where
-    constraint = Bounds(lower=0.0, upper=0.5, where=chosen)
-    store = observed()
-    undisturbed = completed(store, constraint)
-    stopped = completed(
-        store, constraint, run_directory=tmp_path / "run", checkpoint_every=1,
-        observers=[interrupting(when)],
-    )  # fmt: skip
-    assert stopped.stop_reason is StopReason.INTERRUPTED
-    resumed = slrt.resume(tmp_path / "run", threads=1)
-    for column in ("iteration", "cost", "gradient_norm", "step"):
-        assert [getattr(record, column) for record in resumed.records] == [
-            getattr(record, column) for record in undisturbed.records
-        ]
-    assert len(resumed.records) == 4
-
-
-def test_worker_processes_give_the_same_answer(observed, process_client):
-    store = observed(parts=2)
-    constraint = Bounds(lower=0.0, upper=0.5)
-    here = completed(store, constraint, max_iterations=1)
-    there = completed(store, constraint, max_iterations=1, threads=None, client=process_client)
-    costs = [record.cost for record in here.records]
-    np.testing.assert_allclose([record.cost for record in there.records], costs, rtol=1e-8)
-    places = np.indices(SHAPE).reshape(3, -1)
-    np.testing.assert_allclose(there.predict(places), here.predict(places), atol=1e-8)
+# ---- elsewhere, out of core ----------------------------------------------------
 
 
 def test_a_streamed_fit_gives_the_answer_of_a_resident_one(store_of, monkeypatch, caplog):

@@ -113,25 +113,6 @@ def test_centred_fits_and_validation_are_in_the_units_of_the_data(gappy, tmp_pat
     assert told < 0.1
 
 
-@pytest.mark.parametrize("method", ["rcg", "rtr"])
-def test_a_run_that_was_stopped_goes_on_to_the_same_answer(method, gappy, tmp_path):
-    class Stop:
-        def on_record(self, record, state):
-            if record.iteration == 4:
-                raise RuntimeError("stopped")
-
-    options = {**SERIES, "method": method, "max_iterations": 7}
-    whole = slrt.complete(gappy, (4, 1), constraint=TAU, **options)
-    with pytest.raises(RuntimeError):
-        slrt.complete(
-            gappy, (4, 1), constraint=TAU, run_directory=tmp_path / "run", observers=[Stop()],
-            **options,
-        )  # fmt: skip
-    resumed = slrt.resume(tmp_path / "run")
-    assert [row.cost for row in resumed.records] == [row.cost for row in whole.records]
-    np.testing.assert_array_equal(np.asarray(resumed.to_dask()), np.asarray(whole.to_dask()))
-
-
 def test_a_run_interrupted_on_its_way_to_the_next_stage_goes_on_to_the_same_answer(
     plain, tmp_path, monkeypatch
 ):
@@ -275,24 +256,6 @@ def test_with_bounds_the_answer_obeys_them_and_what_was_observed_is_kept(plain, 
     assert held.certificate.primal >= free.certificate.dual
     again = slrt.load_completion(tmp_path / "run")
     np.testing.assert_array_equal(np.asarray(again.to_dask()), completed)
-
-
-def test_a_run_with_bounds_goes_on_to_the_same_answer(plain, tmp_path):
-    class Stop:
-        def on_record(self, record, state):
-            if record.iteration == 3:
-                raise RuntimeError("stopped")
-
-    options = {"C": 1e4, "max_iterations": 5}
-    both = [Hankel(22), slrt.Nonnegative()]
-    whole = slrt.complete(plain, (4,), constraint=both, **options)
-    with pytest.raises(RuntimeError):
-        slrt.complete(
-            plain, (4,), constraint=both, run_directory=tmp_path / "run", observers=[Stop()],
-            **options,
-        )  # fmt: skip
-    resumed = slrt.resume(tmp_path / "run")
-    np.testing.assert_array_equal(np.asarray(resumed.to_dask()), np.asarray(whole.to_dask()))
 
 
 def test_the_embedding_is_never_held(tmp_path):

@@ -207,24 +207,6 @@ def stopped(store, constraint, run, when=1):
     assert fit.stop_reason is StopReason.INTERRUPTED
 
 
-def several():
-    return [slrt.Linear(*totals(), "=="), slrt.Nonnegative(), slrt.Linear(rising()[:20])]
-
-
-def test_a_run_that_was_interrupted_and_resumed_is_the_undisturbed_one(observed, tmp_path):
-    """To the last bit, and with no more than the run and the observations."""
-    store = observed()
-    wanted = completed(store, several(), max_iterations=2)
-    stopped(store, several(), tmp_path / "run", 1)
-    resumed = slrt.resume(tmp_path / "run", threads=1)
-    for column in ("iteration", "cost", "gradient_norm", "step"):
-        assert [getattr(record, column) for record in resumed.records] == [
-            getattr(record, column) for record in wanted.records
-        ]
-    assert len(resumed.records) == 3
-    np.testing.assert_array_equal(values_of(resumed, enforce=True), values_of(wanted, enforce=True))
-
-
 def test_rows_given_in_memory_are_kept_in_the_run(observed, tmp_path):
     stopped(observed(), slrt.Linear(*totals(), "=="), tmp_path / "run", 0)
     table = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]["constraint"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,31 +123,6 @@ def test_earlier_releases_refuse_models_with_such_an_offset_and_read_the_others(
     root.attrs["slrt"] = {**root.attrs["slrt"], "format_version": 5}
     with pytest.raises(UnsupportedFormat, match="versions 3 and 4"):
         slrt.load_completion(altered.path)
-
-
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(done, store, tmp_path):
-    class Crash(Exception):
-        pass
-
-    def stop(record, state):
-        if record.iteration == 2:
-            raise Crash
-
-    options = {**FIT, "run_directory": tmp_path / "run", "center": "modes"}
-    with pytest.raises(Crash):
-        slrt.complete(store, RANKS, observers=[SimpleNamespace(on_record=stop)], **options)
-    resumed = slrt.resume(tmp_path / "run", threads=1)
-    np.testing.assert_array_equal(resumed.predict(places()), done.predict(places()))
-    assert resumed.certificate.primal == pytest.approx(done.certificate.primal, rel=1e-9)
-
-
-@pytest.mark.parametrize("precision", ["float32"])
-def test_workers_find_the_same(precision, done, store, thread_client):
-    options = {**FIT, "center": "modes", "precision": precision}
-    del options["threads"]
-    found = slrt.complete(store, RANKS, client=thread_client, **options)
-    tolerance = 1e-7 if precision == "float64" else 1e-3
-    np.testing.assert_allclose(found.predict(places()), done.predict(places()), atol=tolerance)
 
 
 def test_a_report_tells_of_it(done, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import itertools
 import json
 import shutil
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from tests.oracles.dense import random_problem
 SHAPES = {2: (9, 8), 3: (8, 6, 5), 4: (6, 4, 3, 4)}
 RANKS = {2: (3, 2), 3: (3, 2, 1), 4: (2, 2, 1, 2)}
 TIRELESS = {"gap_tolerance": 0.0, "gradient_tolerance": 0.0}
-ON_A_CLUSTER = {"C": 0.3, "max_iterations": 4}
+ON_A_CLUSTER = {"C": 0.3, "max_iterations": 2}
 
 
 class Crash(Exception):
@@ -107,8 +106,11 @@ def assert_same_course(resumed, undisturbed):
     """Every iteration equal to the last bit; certificates may begin from other directions."""
     for one, other in zip(resumed.factors, undisturbed.factors, strict=True):
         np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(everything(resumed), everything(undisturbed))
+    exact = ("iteration", "ranks", "cost", "gradient_norm", "step", "inner_residual",
+             "validation_rmse")  # fmt: skip
     for one, other in zip(resumed.records, undisturbed.records, strict=True):
-        for column in ("iteration", "cost", "gradient_norm", "step", "inner_residual"):
+        for column in exact:
             assert getattr(one, column) == getattr(other, column)
         assert (one.relative_gap is None) == (other.relative_gap is None)
         assert (one.relative_gap or 0.0) == pytest.approx(other.relative_gap or 0.0, rel=1e-6)
@@ -117,12 +119,7 @@ def assert_same_course(resumed, undisturbed):
 
 
 def assert_same(resumed, undisturbed):
-    """Equal but for the time it took.
-
-    To the last bit, as far as is known; but twice in many runs of all tests a number was seen to
-    differ in its last digit. A sum whose order depended on where vectors lie has been mended since
-    (`kernels.vectors.difference`); whether it was that, nobody has seen.
-    """
+    """Equal in everything except the time it took, up to the last digits."""
     for one, other in zip(resumed.factors, undisturbed.factors, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
     for one, other in zip(untimed(resumed.records), untimed(undisturbed.records), strict=True):
@@ -131,10 +128,13 @@ def assert_same(resumed, undisturbed):
             assert getattr(one, column) == known, column
     assert resumed.certificate == undisturbed.certificate
     assert resumed.stop_reason is undisturbed.stop_reason
-    places = np.indices(resumed.shape).reshape(len(resumed.shape), -1)
-    np.testing.assert_array_equal(resumed.predict(places), undisturbed.predict(places))
+    np.testing.assert_array_equal(everything(resumed), everything(undisturbed))
     seconds = [record.seconds for record in resumed.records]
     assert seconds == sorted(seconds)
+
+
+def everything(done):
+    return done.predict(np.indices(done.shape).reshape(len(done.shape), -1))
 
 
 def written_records(run):
@@ -144,43 +144,63 @@ def written_records(run):
 # ---- the same answer ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("order", "method", "kind"),
-    [
-        *itertools.product([2, 3, 4], ["rcg", "rtr"], [Crash]),
-        (2, "rtr", KeyboardInterrupt),
-        (3, "rcg", KeyboardInterrupt),
-        (4, "rtr", KeyboardInterrupt),
-    ],
-)
-def test_a_resumed_run_equals_the_undisturbed_one(
-    order, method, kind, store, stop_and_resume, tmp_path
-):
-    undisturbed, resumed = stop_and_resume(
-        store(order, parts=2), 3, kind, method=method, max_iterations=5
-    )
+def sums_along_mode_1():
+    """Conditions that are given in memory and kept in the run."""
+    places = np.arange(240).reshape(8, 6, 5).transpose(0, 2, 1).reshape(40, 6)
+    A = np.zeros((40, 240))
+    np.put_along_axis(A, places, 1.0, axis=1)
+    return slrt.Linear(A, 1.0, "==")
+
+
+def held_out(store_of):
+    mask = np.random.default_rng(5).random(SHAPES[3]) < 0.1
+    return store_of(mask, np.ones(mask.shape))
+
+
+ROWS = slrt.Linear.rising(SHAPES[3], 0)
+KINDS = {
+    "order 2": {"order": 2, "method": "rtr"},
+    "order 3": {"method": "rcg"},
+    "order 4": {"order": 4, "method": "lbfgs"},
+    "order 4, trust region": {"order": 4, "method": "rtr"},
+    "centred": {"center": True, "validation": held_out},
+    "offsets of modes": {"center": "modes"},
+    "float32": {"precision": "float32", "method": "rtr"},
+    "two threads": {"threads": 2, "lambdas": (1.0, 2.0, 0.5)},
+    "Huber's loss": {"loss": slrt.Huber(0.2)},
+    "bounds": {"constraint": slrt.Bounds(0.0, 0.5)},
+    "bounds where observed": {"constraint": slrt.Bounds(0.0, 0.5, where="observed")},
+    "bounds at places": {"constraint": slrt.Nonnegative([[0, 1, 2], [1, 2, 3], [2, 3, 4]])},
+    "rows and bounds": {"constraint": [sums_along_mode_1(), slrt.Nonnegative(), ROWS]},
+    "Hankel": {"constraint": slrt.Hankel((3, 1, 1)), "method": "rcg"},
+    "Hankel, trust region": {"constraint": slrt.Hankel((3, 1, 1)), "method": "rtr"},
+    "Hankel with bounds": {"constraint": [slrt.Hankel((3, 1, 1)), slrt.Nonnegative()]},
+    "certified ranks": {"ranks": "certified", "max_iterations": 7},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_equals_the_undisturbed_one(kind, store, store_of, stop_and_resume, tmp_path):
+    options = {"max_iterations": 5, "order": 3, **KINDS[kind]}
+    if "validation" in options:
+        options["validation"] = options["validation"](store_of)
+    ending = KeyboardInterrupt if "order" in kind else Crash
+    observed = store(options.pop("order"), parts=2)
+    undisturbed, resumed = stop_and_resume(observed, 3, ending, **options)
     assert len(undisturbed.records) > 4
-    assert_same(resumed, undisturbed)
+    assert_same_course(resumed, undisturbed)
     lines = written_records(tmp_path / "run")
     assert [line["cost"] for line in lines] == [record.cost for record in resumed.records]
 
 
 @pytest.mark.parametrize("method", ["rcg", "rtr"])
-@pytest.mark.parametrize("when", [0, 9, 12])
+@pytest.mark.parametrize("when", [0, 9, 10, 12])
 def test_it_does_so_wherever_it_was_stopped(when, method, store, stop_and_resume):
     undisturbed, resumed = stop_and_resume(store(), when, method=method, max_iterations=12)
     assert len(undisturbed.records) == 13
     assert_same_course(resumed, undisturbed)
-
-
-@pytest.mark.parametrize("method", ["rcg", "rtr"])
-def test_a_certificate_made_again_is_not_counted_with_the_next_iteration(
-    method, store, stop_and_resume
-):
-    undisturbed, resumed = stop_and_resume(store(), 10, method=method, max_iterations=12)
-    assert len(undisturbed.records) == 13
-    assert_same_course(resumed, undisturbed)
-    assert [record.sweeps for record in resumed.records] == [
+    # A certificate that is made again is not counted with the next iteration.
+    assert when == 12 or [record.sweeps for record in resumed.records] == [
         record.sweeps for record in undisturbed.records
     ]
 
@@ -190,32 +210,7 @@ def test_certificates_after_the_first_are_the_same_to_the_last_bit(store, stop_a
     assert_same(resumed, undisturbed)
 
 
-@pytest.mark.parametrize(
-    ("options", "method"),
-    [
-        ({"center": True}, "rcg"),
-        ({"precision": "float32"}, "rtr"),
-        ({"threads": 2}, "rcg"),
-        ({"lambdas": (1.0, 2.0, 0.5)}, "rtr"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value,
-)
-def test_it_does_so_with_every_setting(options, method, store, stop_and_resume):
-    assert_same(*reversed(stop_and_resume(store(parts=2), 3, method=method, **options)))
-
-
-def test_the_error_on_held_out_observations_goes_on(store, store_of, stop_and_resume):
-    observed = store()
-    held = np.ones(observed.shape, dtype=bool)
-    held[tuple(np.asarray(observed.indices()))] = False
-    validation = store_of(held, np.ones(held.shape))
-    undisturbed, resumed = stop_and_resume(observed, 3, validation=validation, center=True)
-    assert_same(resumed, undisturbed)
-    assert all(record.validation_rmse is not None for record in resumed.records)
-
-
-@pytest.mark.parametrize("method", ["rcg", "rtr"])
-def test_a_streamed_fit_goes_on(method, store_of, stop_and_resume, monkeypatch, caplog):
+def test_a_streamed_fit_goes_on(store_of, stop_and_resume, monkeypatch, caplog):
     monkeypatch.setattr("slrt_dask.engine.plan.SMALLEST_STREAMED_BLOCK", 500)
     monkeypatch.setattr("slrt_dask.engine.plan.LARGEST_STREAMED_BLOCK", 2000)
     mask = np.random.default_rng(3).random((40, 30, 25)) < 0.3
@@ -225,17 +220,14 @@ def test_a_streamed_fit_goes_on(method, store_of, stop_and_resume, monkeypatch, 
     with caplog.at_level("INFO", logger="slrt_dask"):
         undisturbed, resumed = stop_and_resume(
             big, 1, ranks=ranks, C=0.1, max_iterations=3, threads=2, memory_limit=needed - 1,
-            method=method,
         )  # fmt: skip
     assert caplog.text.count("streamed from disk") == 3
     assert_same(resumed, undisturbed)
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
-def test_a_run_may_go_on_somewhere_else(kind, request, store, stop_and_resume):
-    client = request.getfixturevalue(f"{kind}_client")
+def test_a_run_may_go_on_in_worker_processes(store, stop_and_resume, process_client):
     undisturbed, resumed = stop_and_resume(
-        store(parts=4), 2, resuming={"client": client}, **ON_A_CLUSTER
+        store(parts=4), 1, resuming={"client": process_client}, **ON_A_CLUSTER
     )
     assert len(resumed.records) == len(undisturbed.records)
     for one, other in zip(resumed.records, undisturbed.records, strict=True):
@@ -246,7 +238,7 @@ def test_a_run_of_a_cluster_may_go_on_in_this_process(
     store, thread_client, undisturbed_run, tmp_path
 ):
     undisturbed = undisturbed_run(store(parts=4), **ON_A_CLUSTER)
-    run = stop_run(tmp_path / "run", store(parts=4), 2, client=thread_client, **ON_A_CLUSTER)
+    run = stop_run(tmp_path / "run", store(parts=4), 1, client=thread_client, **ON_A_CLUSTER)
     resumed = slrt.resume(run, threads=1)
     assert resumed.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-10)
     assert len(resumed.records) == len(undisturbed.records)
