@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 import slrt_dask as slrt
 from slrt_dask import live
 from slrt_dask.config import FitSettings
-from slrt_dask.curves import MOST_POINTS, Curve, fit_curves, search_curves
+from slrt_dask.curves import MOST_POINTS, Line, chart, fit_curves, search_curves
 from slrt_dask.data import html
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.request import plan_of
@@ -110,33 +111,35 @@ def test_an_open_gap_is_only_expected_where_factors_were_chosen(done):
     assert f"{len(done.records) - 1} iterations)" in str(done)
 
 
+def drawn(points, **options):
+    """The commands of a curve, and its chart."""
+    svg = ElementTree.fromstring(chart("a", [Line("b", 0, points)], size=(270, 150), **options))
+    return svg.find("g[@class='line colour0']/path").attrib["d"], svg
+
+
 @pytest.mark.parametrize("count", [1, 2, MOST_POINTS, 5 * MOST_POINTS + 3])
 @pytest.mark.parametrize("lowest", [1e-300, 0.0, -1.0])
 def test_a_curve_stays_in_its_chart_and_keeps_its_ends(count, lowest):
-    points = tuple((float(x), lowest + x) for x in range(count))
-    svg = ElementTree.fromstring(Curve("a", points, "red").to_svg())
-    line = svg.find("{http://www.w3.org/2000/svg}polyline").attrib["points"].split()
-    pairs = np.array([pair.split(",") for pair in line], dtype=float)
+    points = [(float(x), lowest + x) for x in range(count)]
+    path, _ = drawn(points, logarithmic=True)
+    pairs = np.array([pair.split() for pair in re.split("[ML]", path)[1:]], dtype=float)
     assert 1 <= len(pairs) <= MOST_POINTS + 1
     assert (pairs >= 0).all()
-    assert (pairs <= (230, 130)).all()
+    assert (pairs <= (270, 150)).all()
     assert (np.diff(pairs[:, 0]) >= 0).all()
     if count > 1:
         assert pairs[0, 0] < pairs[-1, 0]
 
 
 def test_what_cannot_be_drawn_is_left_out():
-    assert Curve("a", ((0.0, float("nan")), (1.0, float("inf"))), "red").to_svg() == ""
+    assert chart("a", [Line("b", 0, [(0.0, float("nan")), (1.0, float("inf"))])]) == ""
     assert fit_curves([]) == search_curves([]) == ""
 
 
 def test_a_curve_does_not_go_on_where_something_else_begins():
-    points = tuple((float(x), 1.0 + x) for x in range(9))
-    svg = ElementTree.fromstring(Curve("a", points, "red", begins=(3.0, 7.0)).to_svg())
-    lines = svg.findall("{http://www.w3.org/2000/svg}polyline")
-    assert [len(line.attrib["points"].split()) for line in lines] == [3, 4, 2]
-    _, marks = svg.findall("{http://www.w3.org/2000/svg}path")  # after the axes
-    assert marks.attrib["d"].count("M") == 2
+    path, svg = drawn([(float(x), 1.0 + x) for x in range(9)], begins=(3.0, 7.0))
+    assert [1 + part.count("L") for part in path.split("M")[1:]] == [3, 4, 2]
+    assert len(svg.findall("line[@class='level']")) == 2
 
 
 def test_escaped_text_is_xml_whatever_it_is():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.curves import HEIGHT, Line, chart, fit_charts, keys
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.optim.records import IterationRecord
-from slrt_dask.optim.stages import above_lowest, stage_begins
-from slrt_dask.reporting.curves import HEIGHT, Line, chart, keys, spans_much
+from slrt_dask.optim.stages import stage_begins
 from slrt_dask.reporting.facts import Facts, Picture, Standing
 from slrt_dask.reporting.images import VIRIDIS, colour_range, data_url
 from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
@@ -19,7 +19,6 @@ from slrt_dask.reporting.wording import duration, lengths, percent, plain
 MOST_ROWS = 60
 """Of the history in its table; of a longer one every so many iterations are shown."""
 WIDE = 760
-Points = Sequence[tuple[float, float]]
 
 
 def certificate_section(facts: Facts) -> Markup:
@@ -103,27 +102,9 @@ def _stages(facts: Facts) -> Markup:
 
 
 def _charts(facts: Facts) -> list[tuple[object, Markup]]:
-    records, settings, begins = facts.records, facts.settings, stage_begins(facts.records)
-    cost = "cost above the lowest of its stage" if begins else "cost above its lowest"
-    gradients = [(r.iteration, r.gradient_norm) for r in records]
-    gaps = [(r.iteration, r.relative_gap) for r in records if r.relative_gap is not None]
-    errors = [(r.iteration, r.validation_rmse) for r in records if r.validation_rmse is not None]
-    asked = ("asked for", settings.gap_tolerance) if settings and settings.gap_tolerance else None
-    curves: list[tuple[str, int, Points, bool, tuple[str, float] | None]] = [
-        (cost, 0, above_lowest(records), True, None),
-        ("gradient norm", 1, gradients, True, None),
-        ("certified relative gap", 2, gaps, True, asked),
-        (f"{facts.error_name} on held-out observations", 3, errors, spans_much(errors), None),
-    ]
-    found: list[tuple[object, Markup]] = []
-    for name, colour, points, logarithmic, level in curves:
-        if points:
-            line, last = Line(name, colour, points), facts.iterations
-            drawing = chart(
-                name, [line], logarithmic=logarithmic, level=level, last=last, begins=begins
-            )
-            found.append((name, drawing))
-    if len({record.ranks for record in records}) > 1:
+    tolerance = 0.0 if facts.settings is None else facts.settings.gap_tolerance
+    found = fit_charts(facts.records, facts.error_name, tolerance)
+    if len({record.ranks for record in facts.records}) > 1:
         found.append(_ranks(facts))
     return found
 

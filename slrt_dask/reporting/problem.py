@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from slrt_dask.constraints import Bounds
-from slrt_dask.reporting.curves import Line, chart, keys, spans_much
+from slrt_dask.curves import search_chart
 from slrt_dask.reporting.facts import Facts, taken
 from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
 from slrt_dask.reporting.wording import counted, duration, lengths, listed, percent, plain
@@ -195,22 +195,10 @@ def _shown(value: Any) -> str:
 
 def _search(search: Start, error_name: str) -> Markup:
     """What was tried, and what was best."""
-    errors = [float(row["error"]) for row in search.tried]
-    lowest: list[float] = []
-    for error in errors:
-        lowest.append(min(error, lowest[-1]) if lowest else error)
-    lines = [
-        Line("tried", 0, list(enumerate(errors, start=1))),
-        Line("best so far", 1, list(enumerate(lowest, start=1)), stepped=True),
-    ]
-    drawing = chart(
-        "Error of every setting tried",
-        lines,
-        x_name="setting",
-        logarithmic=spans_much(list(enumerate(errors))),
-    )
+    curves, drawing = search_chart([float(row["error"]) for row in search.tried])
+    caption = joined([f"{error_name} on held-out observations ", curves])
+    tried = counted(len(search.tried), "setting")
     sentence = search.chosen[:1].upper() + search.chosen[1:] + "."
-    caption = joined([f"{error_name} on held-out observations ", keys(lines)])
     return joined(
         [
             tag("p", f"{sentence} The search took {duration(search.took)}."),
@@ -218,7 +206,7 @@ def _search(search: Start, error_name: str) -> Markup:
                 "div", tag("figure", tag("figcaption", caption), drawing, class_="plot"),
                 class_="charts",
             ),
-            folded(f"All {counted(len(errors), 'setting')} tried", _tried(search, error_name)),
+            folded(f"All {tried} tried", _tried(search, error_name)),
         ]
     )  # fmt: skip
 
