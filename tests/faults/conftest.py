@@ -45,7 +45,7 @@ def make_problem(directory, shape, count, ranks, **options):
     store = slrt.from_coo(
         path, indices, tensor[tuple(indices)], shape, partition_entries=count // 4
     )
-    options = {"C": 0.05, "max_iterations": 4, "gradient_tolerance": 0.0, **options}
+    options = {"C": 0.05, "max_iterations": 2, "gradient_tolerance": 0.0, **options}
     problem = Problem(store, ranks, options)
     problem.undisturbed = problem.fit(threads=1)
     return problem
@@ -58,7 +58,7 @@ def problems(tmp_path_factory):
     return {
         2: make_problem(directory, (500, 600), 150_000, (3, 3)),
         3: make_problem(
-            directory, (16, 12, 10), 800, (2, 2, 2), constraint=slrt.Nonnegative(), max_iterations=2
+            directory, (16, 12, 10), 800, (2, 2, 2), constraint=slrt.Nonnegative(), max_iterations=1
         ),
         4: make_problem(directory, (12, 10, 8, 6), 2000, (2, 2, 2, 2), loss=slrt.Huber(0.5)),
     }
@@ -68,7 +68,7 @@ def problems(tmp_path_factory):
 def problem(tmp_path_factory):
     """The quickest one."""
     directory = tmp_path_factory.mktemp("plain")
-    return make_problem(directory, (24, 20, 16), 2000, (3, 3, 2), gap_tolerance=1e-3)
+    return make_problem(directory, (24, 20, 16), 2000, (3, 3, 2), max_iterations=3)
 
 
 @pytest.fixture
