@@ -182,7 +182,7 @@ def test_a_streamed_plan_uses_no_more_than_it_may_and_larger_limits_give_larger_
     assert large is None or small <= large
 
 
-@pytest.mark.parametrize(("hessian", "gibibytes", "least"), [(False, 1, 50_000), (True, 2, 10**6)])
+@pytest.mark.parametrize(("hessian", "gibibytes", "least"), [(False, 1, 40_000), (True, 2, 10**6)])
 def test_a_hundred_million_entries_are_streamed_on_two_small_workers(hessian, gibibytes, least):
     """In blocks that are long enough for files not to cost more than what is computed on them."""
     usable = int(0.8 * gibibytes * 2**30)  # beyond which dask gives a worker no more to do
