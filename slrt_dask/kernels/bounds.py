@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 
 from slrt_dask.kernels.simd import FAST_MATH
+from slrt_dask.kernels.vectors import dot
 
 OBSERVED, BOUNDED, AT_LOWER, AT_UPPER, COUPLED = 1, 2, 4, 8, 16
 """COUPLED: here for the sake of a linear constraint; it may be observed or bounded besides."""
@@ -150,13 +151,13 @@ def _resistance(mark, twice_c, mu):
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
 def scale_by_resistance(marks, r, twice_c, mu, w):
-    """w ← r / c, the diagonal's part of a product; returns ⟨r, r⟩."""
-    squares = 0.0
+    """w ← r / c, the diagonal's part of a product; returns ⟨r, r⟩.
+
+    In two passes, so that the sum does not depend on where vectors lie: see `vectors.difference`.
+    """
     for e in range(r.size):
-        value = np.float64(r[e])
-        w[e] = _resistance(int(marks[e]), twice_c, mu) * value
-        squares += value * value
-    return squares
+        w[e] = _resistance(int(marks[e]), twice_c, mu) * np.float64(r[e])
+    return dot(r, r)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)
