@@ -23,95 +23,83 @@ from tests.kernels.helpers import ORDERS, random_tensor, sparse_tensor
 @st.composite
 def blocks(draw):
     """A sparse tensor of any order with any slab mode, numbered in either way, maybe empty."""
-    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=2, max_size=5)))
-    size = math.prod(shape)
-    flat = draw(st.lists(st.integers(0, size - 1), unique=True, max_size=25))
-    places = np.array(np.unravel_index(np.array(flat, dtype=int), shape)).reshape(len(shape), -1)
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=2, max_size=4)))
+    flat = draw(st.lists(st.integers(0, math.prod(shape) - 1), unique=True, max_size=25))
     slab_mode = draw(st.integers(0, len(shape) - 1))
     known = bool(flat) and draw(st.booleans())
-    return sparse_tensor(shape, places, np.ones(len(flat)), slab_mode=slab_mode, known=known)
+    return sparse_tensor(
+        shape, places_of(flat, shape), np.ones(len(flat)), slab_mode=slab_mode, known=known
+    )
 
 
-def names(indices, left_out):
-    """A tuple per entry that says where it is in all modes but those left out."""
-    kept = [np.asarray(row) for mode, row in enumerate(indices) if mode not in left_out]
-    return list(zip(*(row.tolist() for row in kept), strict=True)) if kept else None
+def places_of(flat, shape):
+    return np.array(np.unravel_index(np.array(flat, dtype=int), shape)).reshape(len(shape), -1)
 
 
-def assert_numbers_name(numbers, named):
-    """Equal numbers just where the names are equal."""
-    pairs = set(zip(np.asarray(numbers).tolist(), named, strict=True))
-    assert len(pairs) == len({number for number, _ in pairs}) == len({name for _, name in pairs})
+def names(places, mode, with_slices):
+    """A tuple per place that says in which fibre of a mode it is, and in which slice, if asked.
+
+    with_slices : the slab mode, whose slices numbers are used again in; None if they are not
+    """
+    kept = [np.asarray(row).tolist() for k, row in enumerate(places) if k != mode]
+    slices = [] if with_slices is None else [np.asarray(places[with_slices]).tolist()]
+    return list(zip(*slices, *kept, strict=True))
+
+
+def assert_numbers_name(numbers, slices, named):
+    """Equal numbers in a slice just where the names are equal."""
+    numbered = list(zip(slices, np.asarray(numbers).tolist(), strict=True))
+    pairs = set(zip(numbered, named, strict=True))
+    assert len(pairs) == len(set(numbered)) == len(set(named))
+
+
+def slices_for(places, mode, slab_mode):
+    """The slice of every place for a local mode; for the slab mode numbers are used once."""
+    rows = np.asarray(places[slab_mode]).tolist()
+    return [0] * len(rows) if mode == slab_mode else rows
 
 
 @settings(max_examples=80, deadline=None)
 @given(blocks())
 def test_fibre_numbers_are_in_range_and_equal_just_for_the_same_fibre(tensor):
-    index = tensor.index
-    slices = np.asarray(index.rows[index.slab_mode]).tolist()
+    index, slab = tensor.index, tensor.index.slab_mode
     for mode, (numbers, rows) in enumerate(zip(index.fibres, index.buffer_rows, strict=True)):
         assert len(numbers) == index.entries
         assert ((numbers >= 0) & (numbers < rows)).all()
-        named = names(tensor.indices, (mode,)) or [()] * index.entries
-        if mode == index.slab_mode:
-            assert_numbers_name(numbers, named)
-        else:
-            # A number is reused in the next slice, so the slice belongs to it.
-            assert_numbers_name_in_slices(numbers, slices, named)
-
-
-def assert_numbers_name_in_slices(numbers, slices, named):
-    for s in set(slices):
-        here = [position for position, place in enumerate(slices) if place == s]
-        assert_numbers_name([int(numbers[p]) for p in here], [named[p] for p in here])
-
-
-@settings(max_examples=50, deadline=None)
-@given(blocks())
-def test_starts_cut_the_entries_into_whole_slices(tensor):
-    index = tensor.index
-    slab = index.rows[index.slab_mode]
-    assert index.starts[0] == 0
-    assert index.starts[-1] == index.entries
-    pieces = [slab[a:b] for a, b in zip(index.starts[:-1], index.starts[1:], strict=True)]
-    assert all(len(np.unique(piece)) == 1 for piece in pieces)
-    assert len(pieces) == len(np.unique(slab))
+        named = names(tensor.indices, mode, None if mode == slab else slab)
+        assert_numbers_name(numbers, slices_for(tensor.indices, mode, slab), named)
+    # Starts cut the entries into whole slices.
+    assert (index.starts[0], index.starts[-1]) == (0, index.entries)
+    pieces = np.split(np.asarray(index.rows[slab]), index.starts[1:-1])
+    assert [len(np.unique(piece)) for piece in pieces if index.entries] == [1] * index.slices
+    assert index.slices == len(np.unique(index.rows[slab]))
 
 
 @settings(max_examples=80, deadline=None)
 @given(blocks(), st.data())
 def test_queries_share_numbers_with_the_entries_of_their_fibres(tensor, data):
-    index, shape = tensor.index, tensor.dense.shape
-    size = math.prod(shape)
-    flat = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=20)), dtype=int)
-    places = np.array(np.unravel_index(flat, shape)).reshape(len(shape), -1)
-    places = places[:, np.argsort(places[index.slab_mode], kind="stable")]
+    index, shape, slab = tensor.index, tensor.dense.shape, tensor.index.slab_mode
+    flat = data.draw(st.lists(st.integers(0, math.prod(shape) - 1), max_size=20))
+    places = places_of(flat, shape)
+    places = places[:, np.argsort(places[slab], kind="stable")]
     queries = build_queries(index, tuple(places), tensor.numbering)
-    entry_slices = np.asarray(index.rows[index.slab_mode])
-    query_slices = places[index.slab_mode]
+    all_places = np.concatenate([np.stack(tensor.indices), places], axis=1)
     for mode in range(len(shape)):
-        rows = queries.buffer_rows[mode]
         both = np.concatenate([queries.source_fibres[mode], queries.fibres[mode]])
-        assert ((both >= 0) & (both < rows)).all()
-        named = (names(tensor.indices, (mode,)) or [()] * index.entries) + (
-            names(places, (mode,)) or [()] * len(query_slices)
-        )
-        if mode == index.slab_mode:
+        assert ((both >= 0) & (both < queries.buffer_rows[mode])).all()
+        named = names(all_places, mode, None if mode == slab else slab)
+        kept = np.ones(len(both), dtype=bool)
+        if mode == slab and tensor.numbering.known is not None:
+            # Fibres without entries have one number, the one after the last.
             occurring = set(named[: index.entries])
-            if tensor.numbering.known is not None:
-                absent = [name not in occurring for name in named[index.entries :]]
-                assert (queries.fibres[mode][absent] == tensor.numbering.count).all()
-                kept = [True] * index.entries + [not gone for gone in absent]
-                both, named = both[kept], [n for n, keep in zip(named, kept, strict=True) if keep]
-            assert_numbers_name(both, named)
-        else:
-            slices = np.concatenate([entry_slices, query_slices]).tolist()
-            assert_numbers_name_in_slices(both, slices, named)
-    starts = zip(queries.starts[:-1], *queries.source_bounds, strict=True)
-    for first, source_first, source_stop in starts:
-        inside = np.flatnonzero(entry_slices == query_slices[first])
-        assert source_stop - source_first == len(inside)
-        np.testing.assert_array_equal(np.arange(source_first, source_stop), inside)
+            kept = np.array([name in occurring for name in named], dtype=bool)
+            assert (both[~kept] == tensor.numbering.count).all()
+        slices = slices_for(all_places, mode, slab)
+        chosen = np.flatnonzero(kept)
+        assert_numbers_name(both[chosen], [slices[n] for n in chosen], [named[n] for n in chosen])
+    for first, low, high in zip(queries.starts[:-1], *queries.source_bounds, strict=True):
+        inside = np.flatnonzero(np.asarray(index.rows[slab]) == places[slab][first])
+        np.testing.assert_array_equal(np.arange(low, high), inside)
 
 
 @settings(max_examples=50, deadline=None)
@@ -127,9 +115,10 @@ def test_known_keys_are_numbered_by_rank_and_absent_ones_by_the_count(keys, data
 
 def test_numbers_of_every_fibre_are_their_keys():
     keys = np.array([0, 5, 11], dtype=np.int64)
-    assert FibreNumbering(12).numbers(keys).dtype == np.int32
-    np.testing.assert_array_equal(FibreNumbering(12).numbers(keys), keys)
-    assert FibreNumbering(2**40).numbers(keys).dtype == np.int64
+    for count, dtype in ((12, np.int32), (2**40, np.int64)):
+        numbers = FibreNumbering(count).numbers(keys)
+        assert numbers.dtype == dtype
+        np.testing.assert_array_equal(numbers, keys)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -146,7 +135,7 @@ def test_keys_count_in_the_order_of_the_unfolding(order):
 
 def test_more_fibres_than_a_key_can_name_are_refused_with_the_shape():
     shape = (10, 2**32, 2**32)
-    with pytest.raises(InvalidInput, match=r"4294967296.*64-bit"):
+    with pytest.raises(InvalidInput, match="4294967296"):
         possible_fibres(shape, (0,))
     assert possible_fibres(shape, (1,)) == 10 * 2**32
 
@@ -156,16 +145,6 @@ def test_low_orders_need_no_fibre_columns_of_their_own(order):
     index = random_tensor(order).index
     own = {id(column) for column in index.rows}
     assert sum(id(column) not in own for column in index.fibres) <= 1
-    columns = order + 1
-    assert index.nbytes <= 4 * columns * index.entries + 4 * index.entries + index.starts.nbytes
-
-
-def test_buffer_bytes_count_padded_rows_of_every_mode():
-    index = random_tensor(4).index
-    ranks = (1, 2, 3, 4)
-    widths = (2, 2, 4, 4)
-    wanted = sum(8 * n * w for n, w in zip(index.buffer_rows, widths, strict=True))
-    assert index.buffer_bytes(ranks) == wanted
 
 
 def test_indices_longer_than_32_bits_keep_their_fibres_apart():

@@ -1,4 +1,4 @@
-"""The fused passes over vectors do what numpy does in several."""
+"""Passes over vectors do in one what numpy does in several."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from slrt_dask.kernels import bounds, vectors
-
-TOLERANCE = {np.float64: 1e-13, np.float32: 1e-5}
+from slrt_dask.kernels import additive, bounds, vectors, windows
+from slrt_dask.kernels.coupling import add_adjoint, add_products
+from tests.kernels.helpers import TOLERANCE, close
 
 
 @pytest.fixture(params=[np.float64, np.float32], ids=["float64", "float32"])
@@ -24,13 +24,15 @@ def drawn(dtype):
     return [rng.standard_normal(101).astype(dtype) for _ in range(5)]
 
 
-def test_dot_is_the_inner_product_in_double_precision(drawn):
-    left, right = drawn[:2]
-    wanted = left.astype(np.float64) @ right.astype(np.float64)
-    assert vectors.dot(left, right) == pytest.approx(wanted, rel=1e-13)
+def exact(held):
+    """The same vectors in float64."""
+    return [vector.astype(np.float64) for vector in held]
 
 
-def test_dot_of_short_numbers_is_summed_in_long_ones():
+def test_inner_products_are_summed_in_double_precision(drawn):
+    x, r, b = exact(drawn[:3])
+    close(vectors.dot(*drawn[:2]), x @ r)
+    close(vectors.solution_products(*drawn[:3]), (b @ x, r @ x, x @ x, r @ r))
     ones = np.ones(2**24 + 3, dtype=np.float32)  # a float32 sum would stop at 2**24
     assert vectors.dot(ones, ones) == len(ones)
 
@@ -46,34 +48,13 @@ def test_squares_of_short_numbers_neither_vanish_nor_overflow(size):
 def test_conjugate_step_is_its_four_recurrences(drawn, dtype):
     x, r, p, s, w = (vector.copy() for vector in drawn)
     rr = vectors.conjugate_step(x, r, p, s, w, 0.3, 0.8)
-    old_x, old_r, old_p, old_s, old_w = (vector.astype(np.float64) for vector in drawn)
+    old_x, old_r, old_p, old_s, old_w = exact(drawn)
     new_p, new_s = old_r + 0.8 * old_p, old_w + 0.8 * old_s
     new_r = old_r - 0.3 * new_s
     assert rr == pytest.approx(new_r @ new_r, rel=10 * TOLERANCE[dtype])
     wanted = (old_x + 0.3 * new_p, new_r, new_p, new_s, old_w)
     for found, value in zip((x, r, p, s, w), wanted, strict=True):
-        np.testing.assert_allclose(found, value, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-
-
-def test_two_steps_of_which_the_first_leaves_x_and_p_are_two_steps(drawn, dtype):
-    x, r, p, s, w = (vector.copy() for vector in drawn)
-    other = np.random.default_rng(1).standard_normal(len(x)).astype(dtype)
-    vectors.conjugate_step(x.copy(), r, p.copy(), s, w, 0.3, 0.8)  # moves only r and s
-    rr = vectors.conjugate_steps(x, r, p, s, other, 0.7, 0.4, 0.3, 0.8)
-    wanted = [vector.astype(np.float64) for vector in drawn]
-    vectors.conjugate_step(*wanted, 0.3, 0.8)
-    wanted[4] = other.astype(np.float64)
-    wanted_rr = vectors.conjugate_step(*wanted, 0.7, 0.4)
-    assert rr == pytest.approx(wanted_rr, rel=10 * TOLERANCE[dtype])
-    close = {"rtol": 10 * TOLERANCE[dtype], "atol": 10 * TOLERANCE[dtype]}
-    for found, value in zip((x, r, p, s), wanted, strict=False):
-        np.testing.assert_allclose(found, value, **close)
-
-
-def test_products_of_a_pass_are_inner_products(drawn):
-    x, r, b = (vector.astype(np.float64) for vector in drawn[:3])
-    found = vectors.solution_products(*drawn[:3])
-    np.testing.assert_allclose(found, (b @ x, r @ x, x @ x, r @ r), rtol=1e-12)
+        close(found, value, dtype)
 
 
 def test_a_nan_reaches_every_product_that_sees_it(drawn):
@@ -86,55 +67,48 @@ def test_a_nan_reaches_every_product_that_sees_it(drawn):
 
 def test_empty_vectors_have_zero_products(dtype):
     empty = np.zeros(0, dtype=dtype)
-    assert vectors.dot(empty, empty) == 0.0
+    assert vectors.dot(empty, empty) == vectors.difference(empty, empty, empty) == 0.0
     assert vectors.solution_products(empty, empty, empty) == (0.0, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("cleared", [2, 3])
-def test_a_start_copies_one_vector_and_clears_others(drawn, cleared):
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_start_copies_one_vector_and_clears_others(in_place, drawn):
     source, target, *others = drawn
+    target = source if in_place else target
     others[0][3] = np.nan  # what a vector was before does not matter
     kept = source.copy()
-    squared = vectors.start(source, target, tuple(others[:cleared]))
+    squared = vectors.start(source, target, tuple(others))
     assert squared == pytest.approx(vectors.dot(kept, kept), rel=1e-13)
     np.testing.assert_array_equal(source, kept)
     np.testing.assert_array_equal(target, kept)
-    assert not np.any(others[:cleared])
+    assert not np.any(others)
 
 
-def test_a_start_may_be_where_it_goes(drawn):
-    kept = drawn[0].copy()
-    vectors.start(drawn[0], drawn[0], tuple(drawn[1:3]))
-    np.testing.assert_array_equal(drawn[0], kept)
-
-
-def test_a_difference_comes_with_its_square(drawn, dtype):
+def test_a_difference_comes_with_its_square(drawn):
     left, right, out = drawn[:3]
     squared = vectors.difference(left, right, out)
     np.testing.assert_array_equal(out, left - right)
-    assert squared == pytest.approx(np.sum((left - right).astype(np.float64) ** 2), rel=1e-13)
-    assert vectors.difference(left[:0], right[:0], out[:0]) == 0.0
+    close(squared, np.sum(out.astype(np.float64) ** 2))
+
+
+def observed(vector):
+    """Marks of entries without bounds, as they are held: as numbers of the vectors' type."""
+    return np.full(vector.size, bounds.OBSERVED, vector.dtype)
 
 
 PASSES = {
     "dot": (2, vectors.dot),
     "start": (5, lambda source, target, *cleared: vectors.start(source, target, cleared)),
     "difference": (3, vectors.difference),
-    "residual_step": (3, lambda *held: vectors.residual_step(*held, 0.3, 0.7)),
     "conjugate_step": (5, lambda *held: vectors.conjugate_step(*held, 0.3, 0.7)),
-    "conjugate_steps": (5, lambda *held: vectors.conjugate_steps(*held, 0.3, 0.7, 0.2, 0.1)),
     "solution_products": (3, vectors.solution_products),
     "scale_by_resistance": (
-        2,
-        lambda r, w: bounds.scale_by_resistance(np.ones(r.size, np.int8), r, 2.0, 0.1, w),
+        2, lambda r, w: bounds.scale_by_resistance(observed(r), r, 2.0, 0.1, w)
     ),
     "bounded conjugate_step": (
-        5,
-        lambda *held: bounds.conjugate_step(
-            np.ones(held[0].size, np.int8), *held, 0.3, 0.7, 2.0, 0.1
-        ),
+        5, lambda *held: bounds.conjugate_step(observed(held[0]), *held, 0.3, 0.7, 2.0, 0.1)
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("count", "make_pass"), PASSES.values(), ids=PASSES)
@@ -152,3 +126,62 @@ def test_no_sum_depends_on_where_vectors_lie(count, make_pass, dtype):
                     room[:] = values
                 outcomes.add(repr(make_pass(*held)))
         assert len(outcomes) == 1, length
+
+
+# ---- rows of linear constraints, offsets per mode, windows --------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 40, 161])
+def test_products_with_the_rows_of_a_constraint_are_those_of_the_dense_matrix(count, dtype):
+    rows, entries, rng = 7, 23, np.random.default_rng(count)
+    places = rng.choice(rows * entries, count, replace=False)
+    row, position = (part.astype(np.int32) for part in np.unravel_index(places, (rows, entries)))
+    triplets = position, row, rng.standard_normal(count)
+    A = np.zeros((rows, entries))
+    A[row, position] = triplets[2]
+    w, there = (rng.standard_normal(entries).astype(dtype) for _ in range(2))
+    multipliers, before = rng.standard_normal(rows), rng.standard_normal(rows)
+    products, out = before.copy(), there.copy()
+    add_products(*triplets, w, products)
+    close(products, before + A @ w)
+    add_adjoint(*triplets, multipliers, -0.7, out)
+    close(out, there - 0.7 * A.T @ multipliers, dtype)
+    multipliers[A.any(axis=1) == 0] = np.nan  # of rows that have no entries here
+    add_adjoint(*triplets, multipliers, 1.0, out)
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (5, 4, 3), (3, 4, 2, 3)])
+def test_offsets_of_every_mode_are_added_up_and_residuals_summed(shape, dtype):
+    rng = np.random.default_rng(0)
+    columns = tuple(rng.integers(0, n, 50) for n in shape)
+    y = rng.standard_normal(50).astype(dtype)
+    starts = 1 + np.concatenate([[0], np.cumsum(shape)[:-1]])
+    unknowns = rng.standard_normal(1 + sum(shape))
+    design = np.zeros((50, len(unknowns)))
+    design[:, 0] = 1.0
+    for start, column in zip(starts, columns, strict=True):
+        design[np.arange(50), start + column] = 1.0
+    for scale, limit in ((1.0, np.inf), (0.0, np.inf), (1.0, 0.5)):
+        sums = np.ones(len(unknowns))
+        residual = np.clip(scale * y - design @ unknowns, -limit, limit)
+        squares = additive.residual_sums(columns, starts, unknowns, y, scale, limit, sums)
+        close(sums, 1.0 + design.T @ residual, factor=10)
+        close(squares, residual @ residual, factor=10)
+    values = y.copy()
+    additive.subtract(columns, starts, unknowns, values)
+    close(values, y - design @ unknowns, dtype)
+
+
+def test_windows_are_cut_and_added_where_they_overlap():
+    rng = np.random.default_rng(0)
+    flat, firsts, rows = rng.standard_normal(40), np.array([0, 3, 7, 20]), np.array([0, 5, 10])
+    lines = np.empty((4, 3, 6))
+    windows.cut(flat, firsts, rows, lines)
+    places = firsts[:, None, None] + rows[:, None] + np.arange(6)
+    np.testing.assert_array_equal(lines, flat[places])
+    added = flat.copy()
+    windows.add(lines, firsts, rows, added)
+    wanted = flat.copy()
+    np.add.at(wanted, places, lines)
+    close(added, wanted)
