@@ -6,32 +6,26 @@ A store may follow it, as in `fit --center STORE`, so that only words which are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 
-from slrt_dask.cli.options import AUTO
+from slrt_dask.cli.options import AUTO, Parsed
 
 OPTION, MEAN, NONE = "--center", "mean", "none"
 MODES = "modes"  # as in slrt_dask.config, which a command need not import to show its help
 WORDS = (MEAN, MODES, AUTO)
 
 
-class Centring(click.ParamType[bool | str]):
+def _centring(text: str) -> bool | str:
     """The words of the command line as `complete` takes them."""
+    if text in (MEAN, NONE):
+        return text == MEAN
+    if text not in WORDS:
+        raise ValueError
+    return text
 
-    name = "centring"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bool | str:
-        if isinstance(value, bool):
-            return value
-        if value in (MEAN, NONE):
-            return bool(value == MEAN)
-        if value not in WORDS:
-            self.fail(f"{value!r} is none of {', '.join(WORDS)}")
-        return str(value)
+CENTRING = Parsed("centring", _centring, f"none of {', '.join(WORDS)}")
 
 
 class CentringCommand(click.Command):
@@ -54,9 +48,9 @@ def spelled_out(args: list[str]) -> list[str]:
 def center_options(command: Callable[..., None]) -> Callable[..., None]:
     """--center and --no-center."""
     for option in (
-        click.option("--no-center", "center", flag_value=NONE, type=Centring(),
+        click.option("--no-center", "center", flag_value=NONE, type=CENTRING,
                      help="Subtract nothing."),
-        click.option(OPTION, type=Centring(), metavar=f"[{'|'.join(WORDS)}]",
+        click.option(OPTION, type=CENTRING, metavar=f"[{'|'.join(WORDS)}]",
                      help="Fit deviations from the observed mean, or from it and an offset per "
                      "index of every mode; auto: what predicts better [auto if ranks are]."),
     ):  # fmt: skip

@@ -19,7 +19,7 @@ import click
 
 from slrt_dask.certificates import ROLES, CertificateDirectory
 from slrt_dask.cli.connecting import existing_cluster
-from slrt_dask.cli.options import Bytes, Certificates
+from slrt_dask.cli.options import BYTES, CERTIFICATES
 from slrt_dask.dask_settings import SETTINGS
 
 SECONDS_TO_CONNECT = 5
@@ -79,13 +79,13 @@ def computing_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option(
         "--memory-limit",
-        type=Bytes(),
+        type=BYTES,
         metavar="SIZE",
         help="Memory that each worker, or this process, may use, such as 4GB.",
     )
     @click.option(
         "--tls",
-        type=Certificates(),
+        type=CERTIFICATES,
         metavar="DIRECTORY",
         help="Certificates of the cluster, from slrt-dask certificates.",
     )

@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 
 from slrt_dask.cli.centring import center_options
-from slrt_dask.cli.options import (
-    NUMBER_OR_AUTO,
-    NUMBERS,
-    RANKS,
-    WHOLE_NUMBERS,
-)
+from slrt_dask.cli.options import NUMBER_OR_AUTO, NUMBERS, RANKS, WHOLE_NUMBERS, Parsed
 
 PRECISION = click.Choice(["float64", "float32"])
 
 
-class Every(click.ParamType[str]):
-    """A number of iterations, or a time; checked here, parsed where it is used."""
+def _every(text: str) -> str:
+    """Checked here, parsed where it is used."""
+    from slrt_dask.checkpoint import Cadence
 
-    name = "iterations or time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from slrt_dask.checkpoint import Cadence
-        from slrt_dask.errors import InvalidInput
-
-        try:
-            Cadence.of(value)
-        except InvalidInput:
-            self.fail(f"{value!r} is neither a number of iterations nor a time, such as 10 or 30s")
-        return str(value)
+    Cadence.of(text)
+    return text
 
 
-class NumberOrPath(click.ParamType[float | str]):
-    """A number, or else the path of a store."""
+def _number_or_path(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
-    name = "number or store"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | str:
-        try:
-            return float(value)
-        except ValueError:
-            return str(value)
+EVERY = Parsed(
+    "iterations or time", _every, "neither a number of iterations nor a time, such as 10 or 30s"
+)
+NUMBER_OR_PATH = Parsed("number or store", _number_or_path, "")
 
 
 HELD_OUT = click.option(
@@ -161,7 +146,7 @@ def constraint_options(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--deviation",
-                type=NumberOrPath(),
+                type=NUMBER_OR_PATH,
                 metavar="auto|NUMBER",
                 help="What missing a Hankel tensor costs: in stages [auto], or a fixed weight.",
             ),
@@ -177,7 +162,7 @@ def constraint_options(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--bound",
-                type=NumberOrPath(),
+                type=NUMBER_OR_PATH,
                 metavar="NUMBER|STORE",
                 help="What the rows must come to: a number [0], or a store of shape (rows, 1).",
             ),
@@ -196,7 +181,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--quiet", is_flag=True, help="Show no progress."),
         click.option(
             "--checkpoint-every",
-            type=Every(),
+            type=EVERY,
             default="1",
             show_default=True,
             metavar="N|TIME",

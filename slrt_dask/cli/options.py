@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -18,84 +19,50 @@ VERBOSE = "slrt_dask.verbose"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-class NumberList(click.ParamType[tuple[Any, ...]]):
-    """Numbers separated by commas, such as 10,10,5."""
+class Parsed(click.ParamType[Any]):
+    """A text that a function understands, or refuses with a ValueError.
 
-    def __init__(self, number: type[int] | type[float]) -> None:
-        self.number = number
-        self.name = "whole numbers" if number is int else "numbers"
+    expected : what it is, said of a text that is refused
+    """
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(self.number(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of {self.name} with commas, such as 10,10,5")
-
-
-class NumbersOrWord(NumberList):
-    """The same, or a word that says how to find them."""
-
-    def __init__(self, number: type[int] | type[float], *words: str) -> None:
-        super().__init__(number)
-        self.words = words
+    def __init__(self, name: str, parse: Callable[[str], Any], expected: str) -> None:
+        self.name, self._parse, self._expected = name, parse, expected
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value in self.words else super().convert(value, param, ctx)
-
-
-class NumberOrAuto(click.ParamType[float | str]):
-    """A number, or auto."""
-
-    name = "number or auto"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | str:
         try:
-            return AUTO if value == AUTO else float(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor auto")
-
-
-WHOLE_NUMBERS = NumberList(int)
-WHOLE_NUMBERS_OR_AUTO = NumbersOrWord(int, AUTO)
-RANKS = NumbersOrWord(int, AUTO, CERTIFIED)
-NUMBER_OR_AUTO = NumberOrAuto()
-NUMBERS = NumberList(float)
-
-
-class Bytes(click.ParamType[str]):
-    """A number of bytes, perhaps with a unit; checked here, parsed where it is used."""
-
-    name = "bytes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from dask.utils import parse_bytes
-
-        try:
-            count = parse_bytes(value) if str(value).strip() else 0
+            return self._parse(value) if isinstance(value, str) else value
         except (ValueError, OverflowError):
-            count = 0
-        if count <= 0:
-            self.fail(f"{value!r} is not an amount of memory, such as 4GB or 800MiB")
-        return str(value)
+            self.fail(f"{value!r} is {self._expected}")
 
 
-class Certificates(click.ParamType[CertificateDirectory]):
-    """A directory of certificates; whether it holds what is needed shows when it is used."""
+def _words(parse: Callable[[str], Any], *words: str) -> Callable[[str], Any]:
+    """The same, or a word as it is."""
+    return lambda text: text if text in words else parse(text)
 
-    name = "directory"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> CertificateDirectory:
-        if isinstance(value, CertificateDirectory):
-            return value
-        return CertificateDirectory(value)
+def _list(number: type[int] | type[float]) -> Callable[[str], Any]:
+    return lambda text: tuple(number(part) for part in text.split(","))
+
+
+def _bytes(text: str) -> str:
+    """Checked here, parsed where it is used."""
+    from dask.utils import parse_bytes
+
+    if not text.strip() or parse_bytes(text) <= 0:
+        raise ValueError
+    return text
+
+
+_LIST = "not a list of {} with commas, such as 10,10,5"
+_WHOLE = "whole numbers", _LIST.format("whole numbers")
+WHOLE_NUMBERS = Parsed(_WHOLE[0], _list(int), _WHOLE[1])
+WHOLE_NUMBERS_OR_AUTO = Parsed(_WHOLE[0], _words(_list(int), AUTO), _WHOLE[1])
+RANKS = Parsed(_WHOLE[0], _words(_list(int), AUTO, CERTIFIED), _WHOLE[1])
+NUMBERS = Parsed("numbers", _list(float), _LIST.format("numbers"))
+NUMBER_OR_AUTO = Parsed("number or auto", _words(float, AUTO), "neither a number nor auto")
+BYTES = Parsed("bytes", _bytes, "not an amount of memory, such as 4GB or 800MiB")
+CERTIFICATES = Parsed("directory", lambda text: CertificateDirectory(Path(text)), "")
+"""Whether it holds what is needed shows when it is used."""
 
 
 class Place(click.ParamType[str]):
