@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,13 +96,11 @@ def test_the_answer_does_not_depend_on_partitions_or_threads(order, method, smal
     np.testing.assert_allclose(other, one, rtol=1e-8, atol=1e-8 * np.abs(one).max())
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
-def test_a_cluster_gives_the_answer_of_this_process(kind, request, small, fit):
+def test_a_cluster_gives_the_answer_of_this_process(process_client, small, fit):
     made = small(3, parts=3)
     options = {"C": 0.3, "max_iterations": 1, "gap_tolerance": 0.1}
     alone = fit(made.store, made.ranks, **options)
-    client = request.getfixturevalue(f"{kind}_client")
-    together = fit(made.store, made.ranks, client=client, **options)
+    together = fit(made.store, made.ranks, client=process_client, **options)
     wanted = predictions(alone)
     np.testing.assert_allclose(
         predictions(together), wanted, rtol=1e-8, atol=1e-8 * np.abs(wanted).max()
@@ -111,9 +109,13 @@ def test_a_cluster_gives_the_answer_of_this_process(kind, request, small, fit):
     assert [r.cost for r in together.records] == pytest.approx([r.cost for r in alone.records])
 
 
-def test_the_same_seed_gives_the_same_answer(small, fit):
+def test_the_same_seed_gives_the_same_answer_whatever_the_type_of_ranks(small, fit):
     made = small(3)
-    one, again = (fit(made.store, made.ranks, max_iterations=2, seed=3) for _ in range(2))
+    one, again = (
+        fit(made.store, ranks, max_iterations=2, seed=3)
+        for ranks in (made.ranks, np.array(made.ranks))
+    )
+    assert one.lambdas == (8.0, 6.0, 5.0)  # the modes' lengths, where nothing is given
     np.testing.assert_array_equal(predictions(one), predictions(again))
 
 
@@ -131,11 +133,6 @@ def test_only_the_product_of_C_and_lambda_matters(small, fit):
     one = fit(made.store, made.ranks, C=2.0, lambdas=(1.0, 2.0, 3.0), max_iterations=2)
     other = fit(made.store, made.ranks, C=0.5, lambdas=(4.0, 8.0, 12.0), max_iterations=2)
     np.testing.assert_allclose(predictions(one), predictions(other), rtol=1e-7, atol=1e-9)
-
-
-def test_without_lambdas_modes_are_weighed_by_their_lengths(small, fit):
-    made = small(3)
-    assert fit(made.store, made.ranks, max_iterations=0).lambdas == (8.0, 6.0, 5.0)
 
 
 def test_centring_fits_the_deviations_from_the_mean(small, fit, store_of):
@@ -191,26 +188,22 @@ def test_records_are_one_row_an_iteration(small, fit):
     assert done.stop_reason is StopReason.ITERATIONS
 
 
-def test_no_iterations_give_the_start_with_a_certificate(small, fit):
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"max_seconds": 1e-6}, StopReason.SECONDS),
+        ({"max_iterations": 0}, StopReason.ITERATIONS),
+        ({"gap_tolerance": 1.0}, StopReason.GAP),
+        ({"gradient_tolerance": 0.1}, StopReason.GRADIENT),
+    ],
+)
+def test_a_run_ends_for_the_reason_it_gives_and_has_a_certificate(options, reason, small, fit):
     made = small(3)
-    done = fit(made.store, made.ranks, max_iterations=0)
-    assert len(done.records) == 1
-    assert done.stop_reason in (StopReason.ITERATIONS, StopReason.GAP)
+    done = fit(
+        made.store, made.ranks, **{"gap_tolerance": 0.0, "gradient_tolerance": 0.0, **options}
+    )
+    assert done.stop_reason is reason
     assert 0.0 <= done.certificate.relative_gap <= 1.0
-
-
-def test_time_ends_a_run(small, fit):
-    made = small(3)
-    done = fit(made.store, made.ranks, max_seconds=1e-6, gap_tolerance=0.0, gradient_tolerance=0.0)
-    assert done.stop_reason is StopReason.SECONDS
-    assert len(done.records) == 1
-
-
-def test_a_loose_gap_or_gradient_ends_a_run(small, fit):
-    made = small(3)
-    assert fit(made.store, made.ranks, gap_tolerance=1.0).stop_reason is StopReason.GAP
-    done = fit(made.store, made.ranks, gap_tolerance=0.0, gradient_tolerance=0.1)
-    assert done.stop_reason is StopReason.GRADIENT
 
 
 @pytest.mark.parametrize("when", [0, 2])
@@ -233,16 +226,6 @@ def test_an_interrupt_gives_what_was_reached_and_keeps_its_checkpoint(when, smal
     assert newest.name == f"{when:06d}"
     assert (newest / "state.bin").is_file()
     assert len(predictions(slrt.load_completion(tmp_path / "r" / "completion")))
-
-
-def test_an_error_of_an_observer_is_not_swallowed(small, fit):
-    made = small(3)
-
-    def fail(record, state):
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="disk is full"):
-        fit(made.store, made.ranks, observers=[SimpleNamespace(on_record=fail)])
 
 
 def test_a_run_directory_holds_everything_about_the_run(small, fit, tmp_path):
@@ -310,54 +293,42 @@ def test_held_out_observations_are_part_of_the_memory_that_is_planned(small, fit
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    "options",
     [
-        ({"ranks": (2, 2)}, "2"),
-        ({"ranks": (2, 2, 2, 2)}, "4"),
-        ({"ranks": ()}, r"\(\)"),
-        ({"ranks": (2, 2, 6)}, "6"),
-        ({"ranks": (0, 2, 2)}, "0"),
-        ({"ranks": (2, -1, 2)}, "-1"),
-        ({"ranks": (2, 1.5, 2)}, "1.5"),
-        ({"ranks": 3}, "3"),
-        ({"C": 0.0}, "C.*0.0"),
-        ({"C": -2}, "C.*-2"),
-        ({"C": float("nan")}, "C.*nan"),
-        ({"C": float("inf")}, "C.*inf"),
-        ({"C": None}, "C.*None"),
-        ({"lambdas": (1.0, 2.0)}, r"lambda.*\(1.0, 2.0\)"),
-        ({"lambdas": (1.0, -2.0, 1.0)}, "lambda.*-2.0"),
-        ({"lambdas": (1.0, 0.0, 1.0)}, "lambda.*0.0"),
-        ({"lambdas": ()}, "lambda"),
-        ({"lambdas": 2.0}, "lambda.*2.0"),
-        ({"method": "newton"}, "newton"),
-        ({"precision": "float16"}, "float16"),
-        ({"gap_tolerance": -1.0}, "gap_tolerance.*-1.0"),
-        ({"gap_tolerance": "tight"}, "gap_tolerance.*tight"),
-        ({"gradient_tolerance": float("nan")}, "gradient_tolerance.*nan"),
-        ({"max_iterations": -1}, "max_iterations.*-1"),
-        ({"max_iterations": 2.5}, "max_iterations.*2.5"),
-        ({"max_seconds": 0.0}, "max_seconds.*0.0"),
-        ({"seed": -1}, "seed.*-1"),
-        ({"threads": 0}, "threads.*0"),
-        ({"memory_limit": "much"}, "much"),
+        {"ranks": (2, 2)},
+        {"ranks": (2, 2, 6)},
+        {"ranks": (2, -1, 2)},
+        {"ranks": (2, 1.5, 2)},
+        {"ranks": 3},
+        {"C": 0.0},
+        {"C": float("nan")},
+        {"C": None},
+        {"lambdas": (1.0, 2.0)},
+        {"lambdas": (1.0, -2.0, 1.0)},
+        {"lambdas": 2.0},
+        {"method": "newton"},
+        {"precision": "float16"},
+        {"gap_tolerance": -1.0},
+        {"gap_tolerance": "tight"},
+        {"gradient_tolerance": float("nan")},
+        {"max_iterations": 2.5},
+        {"max_seconds": 0.0},
+        {"seed": -1},
+        {"threads": 0},
+        {"memory_limit": "much"},
     ],
     ids=str,
 )
 def test_settings_that_cannot_be_used_are_named_and_leave_nothing_behind(
-    options, named, small, fit, tmp_path
+    options, small, fit, tmp_path
 ):
-    made = small(3)
+    made, (value,) = small(3), options.values()
+    parts = value if isinstance(value, tuple) else (value,)
+    named = "|".join(re.escape(str(part)) for part in (*parts, len(parts)))
     options = {"ranks": made.ranks, **options}
     with pytest.raises((InvalidInput, InvalidConfig), match=named):
         fit(made.store, options.pop("ranks"), run_directory=tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
-
-
-def test_ranks_may_be_a_list_or_an_array(small, fit):
-    made = small(3)
-    for ranks in (list(made.ranks), np.array(made.ranks)):
-        assert fit(made.store, ranks, max_iterations=0).ranks == made.ranks
 
 
 # ---- unusual observations -------------------------------------------------------------------
@@ -374,15 +345,7 @@ def test_a_single_observation_is_fitted(fit, tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "center", "method"),
-    [
-        (0.0, False, "rcg"),
-        (0.0, False, "rtr"),
-        (0.0, True, "rcg"),
-        (4.0, False, "rcg"),
-        (4.0, False, "rtr"),
-        (4.0, True, "rcg"),
-        (4.0, True, "rtr"),
-    ],
+    [(0.0, False, "rtr"), (0.0, True, "rcg"), (4.0, False, "rcg"), (4.0, True, "rtr")],
 )
 def test_constant_observations_are_fitted(value, center, method, small, fit, store_of):
     mask = small(3).dense.mask
@@ -396,8 +359,9 @@ def test_constant_observations_are_fitted(value, center, method, small, fit, sto
         assert done.certificate.primal == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("method", ["rcg", "rtr"])
-@pytest.mark.parametrize("size", [1e-150, 1e-60, 1e60, 1e150])
+@pytest.mark.parametrize(
+    ("size", "method"), [(1e-150, "rcg"), (1e-60, "rtr"), (1e60, "rcg"), (1e150, "rtr")]
+)
 def test_extreme_values_are_fitted_or_refused(size, method, small, fit, store_of):
     made = small(3)
     plain = fit(made.store, made.ranks, max_iterations=3, method=method)
@@ -412,15 +376,6 @@ def test_extreme_values_are_fitted_or_refused(size, method, small, fit, store_of
         predictions(done) / size, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max()
     )
     assert done.certificate.relative_gap == pytest.approx(plain.certificate.relative_gap, abs=0.03)
-
-
-def test_one_huge_value_among_small_ones_spoils_nothing(small, fit, store_of):
-    made = small(3)
-    values = made.dense.values.copy()
-    values[tuple(np.argwhere(made.dense.mask)[0])] = 1e9
-    done = fit(store_of(made.dense.mask, values), made.ranks, max_iterations=20)
-    assert np.isfinite(predictions(done)).all()
-    assert 0.0 <= done.certificate.relative_gap <= 1.0
 
 
 @pytest.mark.parametrize("C", [1e-8, 1e8])
@@ -439,19 +394,6 @@ def test_modes_of_length_one_are_allowed(fit, tmp_path):
     store = slrt.from_coo(tmp_path / "flat", indices, rng.standard_normal(6), (1, 6, 3))
     done = fit(store, (1, 2, 2), max_iterations=2)
     assert np.isfinite(predictions(done)).all()
-
-
-def test_every_entry_may_be_observed(small, fit, store_of):
-    dense = small(3).dense
-    store = store_of(np.ones(dense.mask.shape, dtype=bool), np.arange(240.0).reshape(8, 6, 5))
-    done = fit(store, (3, 3, 3), C=10.0, max_iterations=20)
-    np.testing.assert_allclose(predictions(done), np.arange(240.0), atol=15.0)
-
-
-def test_signature_is_the_documented_one():
-    parameters = inspect.signature(slrt.complete).parameters
-    assert list(parameters)[:2] == ["store", "ranks"]
-    assert all(p.kind is p.KEYWORD_ONLY for p in list(parameters.values())[2:])
 
 
 def test_a_fit_that_does_not_fit_in_memory_is_streamed_and_gives_the_same_answer(

@@ -17,6 +17,20 @@ TIGHT = 1e-10
 every_kind = pytest.mark.parametrize("kind", [">=", "==", "<="])
 
 
+def assert_solved(made, rows, linear, how="none", same_as=None):
+    """Settled multipliers are optimal, and g is the dense one; returns the evaluation.
+
+    same_as : other rows that mean the same
+    """
+    problem = with_rows(made.engine, made.dense, linear, how)
+    evaluation = settled(problem, made.point, TIGHT)
+    assert evaluation.inner.converged
+    assert_optimal(made, problem, evaluation, rows, how)
+    wanted = solve_rows(made.dense, made.point, same_as or rows, how).cost
+    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
+    return evaluation
+
+
 @pytest.mark.parametrize(
     ("order", "how"),
     [(2, "none"), (3, "none"), (4, "none"), (2, "scanned"), (3, "scanned"), (4, "observed")],
@@ -25,33 +39,18 @@ every_kind = pytest.mark.parametrize("kind", [">=", "==", "<="])
 def test_settled_multipliers_are_optimal_and_g_is_the_dense_one(order, kind, how, local, store_of):
     made = local(order)
     rows = some_rows(made.dense, made.point, kind)
-    linear = rows.stored(store_of, made.dense.mask.shape)
-    problem = with_rows(made.engine, made.dense, linear, how)
-    evaluation = settled(problem, made.point, TIGHT)
-    assert evaluation.inner.converged
-    assert_optimal(made, problem, evaluation, rows, how)
-    wanted = solve_rows(made.dense, made.point, rows, how).cost
-    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
+    evaluation = assert_solved(made, rows, rows.stored(store_of, made.dense.mask.shape), how)
     # Rows that cost nothing would prove nothing.
-    free = solve_rows(made.dense, made.point, replace_bounds(rows), how).cost
-    assert evaluation.cost > free * (1 + 1e-4)
-
-
-def replace_bounds(rows):
-    """The same rows, asking for nothing."""
     none = np.full(len(rows.A), np.inf)
-    return replace(rows, least=-none, most=none)
+    free = solve_rows(made.dense, made.point, replace(rows, least=-none, most=none), how).cost
+    assert evaluation.cost > free * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("kind", [">=", "=="])
 def test_rows_may_couple_only_entries_that_were_not_observed(kind, local, store_of):
     made = local(3)
     rows = some_rows(made.dense, made.point, kind, where=~made.dense.mask)
-    problem = with_rows(made.engine, made.dense, rows.stored(store_of, made.dense.mask.shape))
-    evaluation = settled(problem, made.point, TIGHT)
-    assert_optimal(made, problem, evaluation, rows, "none")
-    wanted = solve_rows(made.dense, made.point, rows).cost
-    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
+    evaluation = assert_solved(made, rows, rows.stored(store_of, made.dense.mask.shape))
     assert tensor_of(made.engine, evaluation.dual.name)[~made.dense.mask].any()
 
 
@@ -62,40 +61,26 @@ def test_rows_of_two_constraints_of_different_kinds_hold_together(local, store_o
         *(np.concatenate([a[:3], b[3:]]) for a, b in zip(one.parts, other.parts, strict=True))
     )
     linear = rows.stored(store_of, made.dense.mask.shape, stores=2)
-    problem = with_rows(made.engine, made.dense, linear, "scanned")
-    evaluation = settled(problem, made.point, TIGHT)
-    assert_optimal(made, problem, evaluation, rows, "scanned")
-    wanted = solve_rows(made.dense, made.point, rows, "scanned").cost
-    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
-
-
-@every_kind
-def test_the_size_of_a_row_does_not_matter(kind, local, store_of):
-    made = local(3)
-    rows = some_rows(made.dense, made.point, kind)
-    factors = 10.0 ** np.linspace(-3, 3, len(rows.A))
-    scaled = Rows(rows.A * factors[:, None], rows.least * factors, rows.most * factors)
-    problem = with_rows(made.engine, made.dense, scaled.stored(store_of, made.dense.mask.shape))
-    wanted = solve_rows(made.dense, made.point, rows).cost
-    assert settled(problem, made.point, TIGHT).cost == pytest.approx(wanted, rel=1e-7)
+    assert_solved(made, rows, linear, "scanned")
 
 
 @pytest.mark.parametrize("kind", [">=", "=="])
-@pytest.mark.parametrize("more", ["twice", "sum", "empty"])
-def test_rows_that_say_nothing_new_change_nothing(kind, more, local, store_of):
+@pytest.mark.parametrize("change", ["twice", "sum", "empty", "sizes"])
+def test_rows_that_mean_the_same_give_the_same(kind, change, local, store_of):
+    """Rows that follow from others, empty ones, and multiples of rows."""
     made = local(3)
-    rows = some_rows(made.dense, made.point, kind)
-    added, number = {
-        "twice": (rows.A[:1], rows.least[:1]),
-        "sum": (rows.A[:2].sum(axis=0, keepdims=True), rows.least[:2].sum(keepdims=True)),
-        "empty": (np.zeros((1, rows.A.shape[1])), np.zeros(1)),
-    }[more]
-    longer = Rows.of(np.vstack([added, rows.A]), kind, np.concatenate([number, rows.least]))
-    problem = with_rows(made.engine, made.dense, longer.stored(store_of, made.dense.mask.shape))
-    evaluation = settled(problem, made.point, TIGHT)
-    assert_optimal(made, problem, evaluation, longer, "none")
-    wanted = solve_rows(made.dense, made.point, rows).cost
-    assert evaluation.cost == pytest.approx(wanted, rel=1e-7)
+    rows, size = some_rows(made.dense, made.point, kind), made.dense.mask.size
+    if change == "sizes":
+        factors = 10.0 ** np.linspace(-3, 3, len(rows.A))
+        other = Rows.of(rows.A * factors[:, None], kind, rows.least * factors)
+    else:
+        added, number = {
+            "twice": (rows.A[:1], rows.least[:1]),
+            "sum": (rows.A[:2].sum(axis=0, keepdims=True), rows.least[:2].sum(keepdims=True)),
+            "empty": (np.zeros((1, size)), np.zeros(1)),
+        }[change]
+        other = Rows.of(np.vstack([added, rows.A]), kind, np.concatenate([number, rows.least]))
+    assert_solved(made, other, other.stored(store_of, made.dense.mask.shape), same_as=rows)
 
 
 @pytest.mark.parametrize(("kind", "bound"), [(">=", 0.5), ("==", -0.5), ("<=", -0.5)])
