@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from slrt_dask.data.html import Markup, joined, tag
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stages import above_lowest, stage_begins
-from slrt_dask.reporting.markup import Markup, joined, tag
 from slrt_dask.reporting.wording import plain
 from slrt_dask.tuning.search import Tried
 

@@ -108,7 +108,7 @@ class LiveProgress:
             self._draw(at_once=done == total)
 
     def _repr_html_(self) -> str:
-        parts = []
+        parts: list[str] = []
         if self._stage is not None:
             stage, done, total = self._stage
             parts.append(html.note(_amount(stage, done, total)))

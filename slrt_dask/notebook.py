@@ -104,6 +104,6 @@ def _effort(done: Completion) -> list[tuple[str, object]]:
 def _events(done: Completion) -> str:
     found = searched(done)
     told = [record for record in done.records if record.event and record.event != found]
-    return "".join(
+    return html.joined(
         html.note(f"iteration {record.iteration}: {record.event}", faint=True) for record in told
     )

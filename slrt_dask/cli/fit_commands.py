@@ -219,13 +219,9 @@ def _fitted(
         return complete(
             store,
             **request.arguments(),
+            **_where(client, computing, checkpoint_every, observers),
             validation=held_out,
             run_directory=request.run,
-            client=client,
-            memory_limit=computing.memory_limit,
-            threads=computing.threads,
-            checkpoint_every=checkpoint_every,
-            observers=observers,
         )
 
 
@@ -239,14 +235,20 @@ def _resumed(
     from slrt_dask.fit import resume as go_on
 
     with _watched(run.open_store(), run.settings, client, quiet) as observers:
-        return go_on(
-            run.path,
-            client=client,
-            memory_limit=computing.memory_limit,
-            threads=computing.threads,
-            checkpoint_every=checkpoint_every,
-            observers=observers,
-        )
+        return go_on(run.path, **_where(client, computing, checkpoint_every, observers))
+
+
+def _where(
+    client: Any, computing: Computing, checkpoint_every: str, observers: list[Observer[Any]]
+) -> dict[str, Any]:
+    """What is not settings: where a fit computes, and who watches it."""
+    return {
+        "client": client,
+        "memory_limit": computing.memory_limit,
+        "threads": computing.threads,
+        "checkpoint_every": checkpoint_every,
+        "observers": observers,
+    }
 
 
 @contextmanager

@@ -1,19 +1,26 @@
-"""Small tables for notebooks: plain HTML that is XML too, without scripts, in any colour scheme.
+"""HTML as strings that are escaped unless they say that they are markup; and small tables of it.
 
-Colours are the page's own, made fainter where something is less important. Every text is escaped
-here, so that names from files cannot become markup. This changes when tables are to look different.
+The tables are for notebooks: plain HTML that is XML too, without scripts, in any colour scheme.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-FAINT = "border-bottom:1px solid rgba(128,128,128,0.35)"
-CELL = "padding:0.15em 0.9em 0.15em 0;text-align:{side};vertical-align:top"
-# What XML has no place for, escaped or not.
+TABLE = "border-collapse:collapse;border:none;margin:0.4em 0;color:inherit"
+CELL = "padding:0.15em 0.9em 0.15em 0;vertical-align:top;text-align:"
+FAINT = "opacity:0.7"
+LINE = ";border-bottom:1px solid rgba(128,128,128,0.35)"
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""What XML has no place for, escaped or not."""
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
 
 
 def escaped(text: object) -> str:
@@ -21,48 +28,51 @@ def escaped(text: object) -> str:
     return html.escape(CONTROLS.sub("\N{REPLACEMENT CHARACTER}", str(text)))
 
 
-def panel(title: str, subtitle: str, *parts: str) -> str:
-    """A heading with tables and the like below it; the parts are HTML."""
-    return (
-        '<div style="font-size:0.92em;line-height:1.4;color:inherit">'
-        f"<div><b>{escaped(title)}</b> <span>{escaped(subtitle)}</span></div>{''.join(parts)}</div>"
+def joined(parts: Iterable[object], between: str = "") -> Markup:
+    """Parts as HTML: escaped, unless they are markup."""
+    shown = (part if isinstance(part, Markup) else escaped(part) for part in parts)
+    return Markup(between.join(shown))
+
+
+def tag(name: str, *content: object, **attributes: object) -> Markup:
+    """An element; `class_` and `aria_label` are class and aria-label, None leaves one out."""
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
+        for key, value in attributes.items()
+        if value is not None
     )
+    return Markup(f"<{name}{given}>{joined(content)}</{name}>")
 
 
-def note(text: object, *, faint: bool = False) -> str:
+def panel(title: str, subtitle: str, *parts: str) -> Markup:
+    """A heading with tables and the like below it; parts that are no markup are escaped."""
+    heading = tag("div", tag("b", title), " ", tag("span", subtitle))
+    return tag("div", heading, *parts, style="font-size:0.92em;line-height:1.4;color:inherit")
+
+
+def note(text: object, *, faint: bool = False) -> Markup:
     """A line of text; several lines stay several."""
-    lines = "<br/>".join(escaped(line) for line in str(text).splitlines())
-    return f'<div style="opacity:{0.7 if faint else 1}">{lines}</div>'
+    lines = joined(str(text).splitlines(), Markup("<br/>"))
+    return tag("div", lines, style=FAINT if faint else None)
 
 
-def facts(pairs: Sequence[tuple[str, object]]) -> str:
+def facts(pairs: Sequence[tuple[str, object]]) -> Markup:
     """A table of names and what is said of them."""
-    rows = "".join(
-        f'<tr style="background:none">{_cell(name, "left", faint=True)}{_cell(value, "left")}</tr>'
-        for name, value in pairs
-    )
-    return f'<table style="{_TABLE}">{rows}</table>'
+    left = f"{CELL}left"
+    rows = [(tag("td", n, style=f"{left};{FAINT}"), tag("td", v, style=left)) for n, v in pairs]
+    return _table(rows)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup:
     """A table with a heading; the first column is text, the others are numbers."""
-    sides = ["left", *(["right"] * (len(head) - 1))]
-    titles = "".join(
-        f'<th style="{CELL.format(side=side)};{FAINT}">{escaped(name)}</th>'
-        for name, side in zip(head, sides, strict=True)
-    )
-    body = "".join(
-        '<tr style="background:none">'
-        + "".join(_cell(value, side) for value, side in zip(row, sides, strict=True))
-        + "</tr>"
+    sides = [f"{CELL}{'right' if column else 'left'}" for column in range(len(head))]
+    titles = [tag("th", name, style=side + LINE) for name, side in zip(head, sides, strict=True)]
+    cells = [
+        [tag("td", value, style=side) for value, side in zip(row, sides, strict=True)]
         for row in rows
-    )
-    return f'<table style="{_TABLE}"><tr style="background:none">{titles}</tr>{body}</table>'
+    ]
+    return _table([titles, *cells])
 
 
-_TABLE = "border-collapse:collapse;border:none;margin:0.4em 0;color:inherit"
-
-
-def _cell(value: object, side: str, *, faint: bool = False) -> str:
-    opacity = ";opacity:0.7" if faint else ""
-    return f'<td style="{CELL.format(side=side)}{opacity}">{escaped(value)}</td>'
+def _table(rows: Sequence[Sequence[Markup]]) -> Markup:
+    return tag("table", *(tag("tr", *row, style="background:none") for row in rows), style=TABLE)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from slrt_dask.data.html import Markup, joined, tag
 from slrt_dask.engine.plan import readable
 from slrt_dask.reporting.facts import Facts
-from slrt_dask.reporting.markup import Markup, facts_table, joined, number, table, tag
+from slrt_dask.reporting.markup import facts_table, number, table
 from slrt_dask.reporting.wording import counted, duration, part_of
 
 UNKNOWN = "What the fit took was not kept with it."

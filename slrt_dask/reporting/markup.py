@@ -1,34 +1,10 @@
-"""HTML as strings that are escaped unless they say that they are markup."""
+"""Tables and numbers of a page."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 
-
-class Markup(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
-
-def text(value: object) -> Markup:
-    """Anything as HTML: escaped, unless it is markup."""
-    return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
-
-
-def joined(parts: Iterable[object], between: str = "") -> Markup:
-    return Markup(between.join(text(part) for part in parts))
-
-
-def tag(name: str, *content: object, **attributes: object) -> Markup:
-    """An element; `class_` and `aria_label` are class and aria-label, None leaves one out."""
-    given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    return Markup(f"<{name}{given}>{joined(content)}</{name}>")
+from slrt_dask.data.html import Markup, tag
 
 
 def number(value: float, shown: str, name: str | None = None) -> Markup:

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.curves import HEIGHT, Line, chart, fit_charts, keys
+from slrt_dask.data.html import Markup, joined, tag
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.optim.stages import stage_begins
 from slrt_dask.reporting.facts import Facts, Picture, Standing
 from slrt_dask.reporting.images import VIRIDIS, colour_range, data_url
-from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
+from slrt_dask.reporting.markup import facts_table, folded, number, table
 from slrt_dask.reporting.wording import duration, lengths, percent, plain
 
 MOST_ROWS = 60

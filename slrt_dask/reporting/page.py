@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from importlib import resources
 
+from slrt_dask.data.html import Markup, joined, tag
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.reporting.concerns import concerns
 from slrt_dask.reporting.effort import (
@@ -17,7 +18,7 @@ from slrt_dask.reporting.effort import (
     time_taken,
 )
 from slrt_dask.reporting.facts import Facts, Standing
-from slrt_dask.reporting.markup import Markup, joined, number, tag
+from slrt_dask.reporting.markup import number
 from slrt_dask.reporting.outcome import answer_section, certificate_section, convergence_section
 from slrt_dask.reporting.problem import settings_section, solved_section
 from slrt_dask.reporting.wording import counted, duration, lengths, percent, plain

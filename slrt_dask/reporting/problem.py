@@ -8,8 +8,9 @@ from typing import Any
 
 from slrt_dask.constraints import Bounds
 from slrt_dask.curves import search_chart
+from slrt_dask.data.html import Markup, joined, tag
 from slrt_dask.reporting.facts import Facts, taken
-from slrt_dask.reporting.markup import Markup, facts_table, folded, joined, number, table, tag
+from slrt_dask.reporting.markup import facts_table, folded, number, table
 from slrt_dask.reporting.wording import counted, duration, lengths, listed, percent, plain
 from slrt_dask.runs import Start
 

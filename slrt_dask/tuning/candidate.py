@@ -39,6 +39,14 @@ class Candidate:
         ranks = tuple(min(rank, length) for length in lengths)
         return cls(ranks, tuple(share / largest for share in shares))
 
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> Candidate:
+        return cls(tuple(row["ranks"]), tuple(row["strengths"]))
+
+    def to_row(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {"ranks": list(self.ranks), "strengths": list(self.strengths)}
+
     @property
     def key(self) -> tuple[Any, ...]:
         """The same for candidates that differ by rounding only."""

@@ -25,11 +25,12 @@ import numpy as np
 
 from slrt_dask.errors import CheckpointMismatch
 from slrt_dask.optim.manifold import Point
+from slrt_dask.runs import UNFINISHED, replace_file
 from slrt_dask.tuning.candidate import Candidate
 from slrt_dask.tuning.search import Tried
 
 FORMAT_VERSION = 1
-ASKED, PART = "asked.json", ".part"
+ASKED = "asked.json"
 FIT, ALONE = "fit", "tune"
 """What a search is made for."""
 logger = logging.getLogger("slrt_dask")
@@ -57,7 +58,7 @@ class Journal:
         asked = {"format_version": FORMAT_VERSION, **json.loads(json.dumps(asked))}
         directory.mkdir(parents=True, exist_ok=True)
         if not (directory / ASKED).exists():
-            _replace(directory / ASKED, json.dumps(asked, indent=2).encode())
+            replace_file(directory / ASKED, json.dumps(asked, indent=2))
         elif _untimed(read_asked(directory)) != _untimed(asked):
             raise CheckpointMismatch(
                 f"{directory} holds a search with other observations or settings; choose another "
@@ -81,21 +82,14 @@ class Journal:
 
     def leave_out(self, candidate: Candidate) -> None:
         self.left_out.append(candidate)
-        self._write(_of_candidate(candidate), None)
+        self._write(candidate.to_row(), None)
 
     def keep(self, tried: Tried, wall: float) -> None:
         """Add a trial; it is on disk when this returns.
 
         wall : by how many seconds the search is longer for it
         """
-        row = _of_candidate(tried.candidate) | {
-            "error": tried.error,
-            "standard_error": tried.standard_error,
-            "iterations": tried.iterations,
-            "sweeps": tried.sweeps,
-            "seconds": tried.seconds,
-            "wall": wall,
-        }
+        row = tried.to_row() | {"wall": wall}
         self._write(row, tried.point)
         self.tried.append(tried)
         self.seconds += wall
@@ -116,7 +110,7 @@ class Journal:
             return
         for file in self.directory.glob("[0-9]*.npz"):
             row = _row(file.with_suffix(".json"))
-            if row is not None and _candidate(row).key not in needed:
+            if row is not None and Candidate.of_row(row).key not in needed:
                 file.unlink(missing_ok=True)
 
     # ---- on disk -----------------------------------------------------------------------------
@@ -127,14 +121,14 @@ class Journal:
         number = len(list(self.directory.glob("[0-9]*.json")))
         if point is not None:
             file = self._factors(number)
-            unfinished = file.with_name(file.name + PART)
+            unfinished = file.with_name(file.name + UNFINISHED)
             with open(unfinished, "wb") as written:
                 np.savez(written, *point)
                 written.flush()
                 os.fsync(written.fileno())
             os.replace(unfinished, file)
             row = {**row, "number": number, "checksum": zlib.crc32(file.read_bytes())}
-        _replace(self.directory / f"{number:04d}.json", json.dumps(row).encode())
+        replace_file(self.directory / f"{number:04d}.json", json.dumps(row))
 
     def _read(self) -> None:
         """All trials up to the first that is torn, or whose factors are needed and lost."""
@@ -152,7 +146,7 @@ class Journal:
                 self.tried.append(_tried(row, point))
                 self.seconds += row.get("wall", row["seconds"])
             else:
-                self.left_out.append(_candidate(row))
+                self.left_out.append(Candidate.of_row(row))
         if self.tried:
             logger.info("%d settings were tried before and are not tried again", len(self.tried))
 
@@ -208,34 +202,15 @@ def what_goes_on(directory: Path) -> str:
     return "slrt-dask resume" if is_of_a_fit else "the same slrt-dask tune"
 
 
-def _of_candidate(candidate: Candidate) -> dict[str, Any]:
-    return {"ranks": list(candidate.ranks), "strengths": list(candidate.strengths)}
-
-
-def _candidate(row: dict[str, Any]) -> Candidate:
-    return Candidate(tuple(row["ranks"]), tuple(row["strengths"]))
-
-
 def _tried(row: dict[str, Any], point: Point) -> Tried:
-    return Tried(
-        _candidate(row), row["error"], row["iterations"], row["sweeps"], row["seconds"], point,
-        row["standard_error"],
-    )  # fmt: skip
+    names = ("error", "standard_error", "iterations", "sweeps", "seconds")
+    return Tried(Candidate.of_row(row), point=point, **{name: row[name] for name in names})
 
 
 def _row(path: Path) -> dict[str, Any] | None:
     try:
         row: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _candidate(row)
+        Candidate.of_row(row)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return row
-
-
-def _replace(path: Path, content: bytes) -> None:
-    unfinished = path.with_name(path.name + PART)
-    with open(unfinished, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)

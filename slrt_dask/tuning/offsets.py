@@ -9,7 +9,6 @@ error was. Trials of both are kept in journals, so that a search which is taken 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from slrt_dask.config import MODES
 from slrt_dask.dual.mode_effects import held_out_errors, subtract_effects
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.recovery import persist
-from slrt_dask.request import Request
 from slrt_dask.tuning.running import Searching
 from slrt_dask.tuning.search import Tried
 
@@ -120,16 +118,12 @@ def _alone(searching: Searching) -> Alone:
             modes = held_out_errors(fit.engine, searching.divided.kind, delta).rmse
         return Alone(mean, modes, offset)
 
-    return _persistently(attempt, centred, searching.events)
-
-
-def _persistently(attempt: Callable[[], Alone], request: Request, events: list[str]) -> Alone:
     return persist(
         attempt,
-        request.connection,
-        plan=request.plan,
+        centred.connection,
+        plan=centred.plan,
         reached=lambda: 0,
-        events=events,
+        events=searching.events,
         remedy="start workers and search again",
         unit="trial",
     )

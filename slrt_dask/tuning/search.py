@@ -69,6 +69,11 @@ class Tried:
     number: int = field(default=0, compare=False)
     centring: str = field(default="", compare=False)
 
+    def to_row(self) -> dict[str, Any]:
+        """All but the factors, as JSON takes it."""
+        names = ("error", "standard_error", "iterations", "sweeps", "seconds")
+        return {**self.candidate.to_row(), **{name: getattr(self, name) for name in names}}
+
     @property
     def effort(self) -> float:
         """Sweeps take time in proportion to the ranks."""

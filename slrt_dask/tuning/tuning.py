@@ -104,24 +104,12 @@ class Tuning:
 
     def to_table(self) -> list[dict[str, Any]]:
         """One row per candidate, as JSON takes it; last are those with the chosen offsets."""
-        rows = [_row(tried) for tried in self.history]
+        rows = [tried.to_row() for tried in self.history]
         if self.offsets is None:
             return rows
         chosen, other = ("modes", "mean") if self.offsets.used else ("mean", "modes")
-        others = [_row(tried) | {"center": other} for tried in self.offsets.others]
+        others = [tried.to_row() | {"center": other} for tried in self.offsets.others]
         return others + [row | {"center": chosen} for row in rows]
-
-
-def _row(tried: Tried) -> dict[str, Any]:
-    return {
-        "ranks": list(tried.candidate.ranks),
-        "strengths": list(tried.candidate.strengths),
-        "error": tried.error,
-        "standard_error": tried.standard_error,
-        "iterations": tried.iterations,
-        "sweeps": tried.sweeps,
-        "seconds": tried.seconds,
-    }
 
 
 def tuned(
