@@ -1,22 +1,30 @@
 """How far from the global optimum of the convex problem a point can be.
 
-For any factors U and any dual Z, however loosely solved, with `W^k = λ_k Z ×_k U_kU_kᵀ`:
+For any factors U and any dual numbers x = z + s that their boxes allow, however loosely solved, with
+`W^t = λ_t X ×_k P_t P_tᵀ` and W their sum:
 
-    primal  P = C ‖W_Ω − Y‖² + Σ_k 1/(2λ_k) ‖W^k_(k)‖_*²   the objective at the answer given
-    dual    D = max_t { t⟨Z, Y⟩ − t² (‖Z‖²/(4C) + Σ_k λ_k/2 σ_k²) }   no answer can be below this
+    primal  P = C Σ w h(W − Y) + Σ_t 1/(2λ_t) ‖W^t_(k)‖_*²     the objective at a tensor that is allowed
+    dual    D = max_α { α (⟨z, Y⟩ + ⟨s, b⟩) − α² (Σ z²/(4Cw) + Σ_t λ_t/2 σ_t²) }   no answer is below
 
-P − D bounds the distance to the optimum. The dual bound holds for every multiple of Z, so the best
-multiple is taken: it costs nothing and is much tighter far from the optimum.
+P − D bounds the distance to the optimum. The dual bound holds for every multiple of x that the boxes
+allow, so the best one is taken: it costs nothing and is much tighter far from the optimum.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from slrt_dask.dual.solve import InnerOutcome
+from slrt_dask.dual.entries import NONE, EntryModel
+from slrt_dask.dual.operator import Operator, Sums
+from slrt_dask.dual.rows import RowVector, add_multipliers, products_of
+from slrt_dask.engine.block import Block, Vector
+from slrt_dask.engine.program import Program, Rounds, Sweep
+from slrt_dask.kernels import entries as passes
 from slrt_dask.optim.manifold import Point
 
 
@@ -58,9 +66,10 @@ SURELY = 10.0
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a certificate is made of, but for the largest eigenvalues.
+    """What a certificate is made of, except for the largest eigenvalues.
 
-    energy : ‖Z‖²/(4C);  overlap : ⟨Z, Y⟩;  captured : K values ‖U_kᵀ Z_k‖²
+    energy : Σ z²/(4Cw);  overlap : ⟨z, Y⟩ + ⟨s, b⟩;  captured : values ‖U_tᵀ X_k‖² of the terms
+    largest_multiple : of x that the boxes still allow
     """
 
     primal: float
@@ -68,29 +77,7 @@ class Bounds:
     overlap: float
     captured: tuple[float, ...]
     weights: tuple[float, ...]
-
-    @classmethod
-    def of(
-        cls,
-        point: Point,
-        row_sums: Point,
-        products: InnerOutcome,
-        cost_weight: float,
-        weights: tuple[float, ...],
-    ) -> Bounds:
-        """Join what the sweeps gave.
-
-        row_sums : K matrices Z_k (Z_kᵀ U_k)
-        products : inner products of z, y and the true residual r = y − A z
-        """
-        energy = products.x_dot_x / (4 * cost_weight)
-        # W_Ω − Y = −(r + z/2C), because A z = W_Ω + z/2C.
-        primal = cost_weight * products.r_dot_r + products.r_dot_x + energy
-        captured = []
-        for factor, totals, weight in zip(point, row_sums, weights, strict=True):
-            primal += 0.5 * weight * nuclear_norm(factor, totals) ** 2
-            captured.append(float(np.vdot(factor, totals)))
-        return cls(primal, energy, products.b_dot_x, tuple(captured), weights)
+    largest_multiple: float = math.inf
 
     def certificate(
         self,
@@ -99,7 +86,7 @@ class Bounds:
         violation: float = 0.0,
         complementarity: float = 0.0,
     ) -> Certificate:
-        """The certificate, given what bounds the K largest eigenvalues σ_k² of Z_k Z_kᵀ.
+        """The certificate, given what bounds the terms' largest eigenvalues σ_t² of X_k X_kᵀ.
 
         Only the upper bounds decide what is promised; the paper's gap is an estimate.
         """
@@ -126,21 +113,94 @@ class Bounds:
         return best - worst <= max(unknown * (self.primal - worst), rtol * self.primal)
 
     def _dual(self, eigenvalues: tuple[float, ...]) -> float:
-        spectral = sum(
-            0.5 * w * largest for w, largest in zip(self.weights, eigenvalues, strict=True)
-        )
-        quadratic = self.energy + spectral
-        return max(self.overlap, 0.0) ** 2 / (4 * quadratic) if quadratic > 0.0 else 0.0
+        pairs = zip(self.weights, eigenvalues, strict=True)
+        quadratic = self.energy + sum(0.5 * weight * largest for weight, largest in pairs)
+        if quadratic <= 0.0 or self.overlap <= 0.0:
+            return 0.0
+        multiple = min(self.overlap / (2 * quadratic), self.largest_multiple)
+        return multiple * (self.overlap - multiple * quadratic)
+
+
+@dataclass(frozen=True)
+class Products:
+    """What a certificate needs of a dual vector: see `kernels.entries.certified_sums`.
+
+    rows : what the model says of the rows of a linear constraint, A W
+    """
+
+    misfit: float
+    middle_misfit: float
+    energy: float
+    overlap: float
+    slack: float
+    largest: float
+    violation: float
+    rows: RowVector
+
+
+ADDED = 5
+"""The first products are added up over entries; the others are the largest of any."""
+
+
+@dataclass(frozen=True)
+class Measure(Program):
+    """The products of the vector `dual` and of w = L x that a certificate is made of; w stays.
+
+    rows : the multipliers of a linear constraint that are part of `dual`
+    """
+
+    operator: Operator
+    model: EntryModel
+    dual: str
+    rows: RowVector | None = None
+
+    def rounds(self) -> Rounds:
+        (sums,) = yield Sweep(Measure._product)
+        rows, added, largest = yield Sweep(Measure._measure, (sums,))
+        return Products(*map(float, added), *map(float, largest), rows)
+
+    def _product(self, block: Block, total: Any) -> tuple[Sums]:
+        x, w = block.vector(self.dual), block.fresh("w")
+        self.operator.add_local(block, x, w, shift=0.0)
+        return (self.operator.crossing_sums(block, x, total and total[0]),)
+
+    def _measure(self, block: Block, total: Any, sums: Sums) -> tuple[RowVector, Any, Any]:
+        w, bounds = block.changing("w"), self.model.bounds
+        self.operator.add_crossing(block, sums, w)
+        middle = NONE if bounds is None else bounds.middle
+        own = own_part(block, self.model, self.dual, self.rows)
+        found = passes.certified_sums(self.model.of(block), middle, self.model.delta, own, w)
+        count = 0 if self.rows is None else len(self.rows)
+        rows = products_of(block, w, count, None)
+        part = rows, np.array(found[:ADDED]), np.array(found[ADDED:])
+        return part if total is None else self.combine(total, part)
+
+    def combine(self, left: Any, right: Any) -> Any:
+        if len(left) == 1:
+            return super().combine(left, right)
+        rows, added = super().combine(left[:2], right[:2])
+        return rows, added, np.maximum(left[2], right[2])
+
+
+def own_part(block: Block, model: EntryModel, dual: str, rows: RowVector | None) -> Vector:
+    """The entries' own part of a dual vector, in which the multipliers of rows have a part too."""
+    if rows is None:
+        return block.vector(dual)
+    own = block.fresh("seen")
+    own[:] = block.vector(dual)
+    add_multipliers(block, rows, own, -1.0)
+    passes.begin(model.of(block), own)
+    return own
 
 
 def captured(point: Point, row_sums: Point) -> tuple[float, ...]:
-    """K values ‖U_kᵀ Z_k‖², given K matrices Z_k (Z_kᵀ U_k)."""
+    """Values ‖U_kᵀ X_k‖², given matrices X_k (X_kᵀ U_k)."""
     pairs = zip(point, row_sums, strict=True)
     return tuple(float(np.vdot(factor, totals)) for factor, totals in pairs)
 
 
-def nuclear_norm(factor: np.ndarray, totals: np.ndarray) -> float:
-    """‖U T‖_* for T = UᵀZ_k, given U (n, r) and Z_k Tᵀ (n, r): only r × r matrices are needed."""
+def nuclear_norm(factor: NDArray[Any], totals: NDArray[Any]) -> float:
+    """‖U T‖_* for T = UᵀX_k, given U (n, r) and X_k Tᵀ (n, r): only r × r matrices are needed."""
     gram = factor.T @ totals
     triangle = np.asarray(np.linalg.qr(factor, mode="r"))
     squared = np.linalg.eigvalsh(triangle @ (0.5 * (gram + gram.T)) @ triangle.T)

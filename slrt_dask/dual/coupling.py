@@ -7,6 +7,7 @@ are held from then on, observed or not.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,13 +99,21 @@ def couple(share: Share, stores: tuple[RowStore, ...]) -> int:
     return share.change_support(change)
 
 
-def scale_rows(share: Share, factors: RowVector) -> None:
-    """Multiply every row by a factor."""
+def scale_rows(share: Share, factors: RowVector) -> float:
+    """Multiply every row by a factor; returns a bound of ‖A‖² from this share's columns.
+
+    ‖A‖² is at most the largest Σ_i |a_ie| of an entry times √(entries of the longest row), rows
+    having length one.
+    """
+    most, longest = 0.0, np.zeros(len(factors))
     for block in share.opened():
         held = block.coupling
-        if held is not None:
+        if held is not None and len(held.rows):
             scaled = held.coefficients * factors[held.rows]
             block.coupling = replace(held, coefficients=scaled)
+            most = max(most, float(np.bincount(held.positions, np.abs(scaled)).max()))
+            longest += np.bincount(held.rows, minlength=len(factors))
+    return most * math.sqrt(float(longest.max(initial=0.0)))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
-"""The unconstrained dual problem: what g is at a point, its gradient and its Hessian.
+"""The dual problem: what g is at a point, its gradient, its Hessian, and how far it can be off.
 
-    g(U) = max_Z ⟨Z, Y⟩ − ‖Z‖²/(4C) − Σ_k λ_k/2 ‖U_kᵀ Z_k‖²,     Z supported on the observations
+    g(U) = max_x Σ_e [ what z and s are worth there ] − Σ_t λ_t/2 ‖U_tᵀ X_k‖²,     x = z + s
 
-The maximiser solves a linear system over the observations; it stays where the observations are and
-is known here only by a handle. Everything else is small and lives on the driver.
+The maximiser solves the inner problem (`entries.py`, `solve.py`, `box_solve.py`); it stays where the
+observations are and is known here only by a handle. Everything else is small and lives on the driver.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,23 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.certificate import Bounds, Certificate
+from slrt_dask.dual.box_solve import AlternatingSolve, BoxSolve
+from slrt_dask.dual.certificate import Bounds, Certificate, Measure, Products, captured
+from slrt_dask.dual.entries import EntryModel
+from slrt_dask.dual.feasible import Answer, Correction, Feasible
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
-from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.multipliers import MOST_SETTLING, SLOW, Constrained, Multipliers
+from slrt_dask.dual.operator import Factors, Operator, terms_of
+from slrt_dask.dual.rows import Rows
 from slrt_dask.dual.sampling import ValidationErrors
-from slrt_dask.dual.solve import ConjugateGradients, InnerOutcome, Residual
+from slrt_dask.dual.solve import ConjugateGradients, InnerOutcome
 from slrt_dask.dual.start import ObservedRows
 from slrt_dask.dual.sums import (
     DerivativeRowSums,
     HessianRightHandSide,
-    NormOfObservations,
+    Limited,
+    ObservationSize,
+    Resistances,
     RowMoments,
     RowSums,
 )
@@ -36,6 +43,12 @@ from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
 LARGEST_NORM = 1e40
 MOST_INNER_ITERATIONS = 1000
+PATIENCE = 20
+"""How many times as many iterations the alternation may take."""
+STEP = 1.9
+"""Of the length at which a step down the slope could go up again, times two."""
+ROW_ROUNDING = 1e-10
+"""By how much of the data's size a row may be missed after a repair."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +80,14 @@ class Evaluation:
     rows: NDArray[np.float64] | None = None
 
 
-@dataclass(frozen=True)
-class Correction:
-    """W becomes (1 − drawn) W + drawn · (the middle of its bounds), plus `changes` where held."""
-
-    changes: VectorHandle
-    drawn: float
-
-
 class DualProblem:
     """g on the product of spectrahedra, for the observations that an engine holds.
 
-    cost_weight : C
-    weights : the λ_k
+    cost_weight : C;  weights : the λ of the terms
+    delta : δ of Huber's loss; infinite for the squared misfit
+    weighted : whether the observations have weights
+    constrained : what is asked of the completed tensor; None if nothing is
+    alternating : whether z and the multipliers are solved for in turn, which takes much longer
     certificate_rtol : relative to the objective, the gap below which no certificate need be sharp
     """
 
@@ -90,23 +98,41 @@ class DualProblem:
         *,
         cost_weight: float,
         weights: tuple[float, ...],
+        delta: float = math.inf,
+        weighted: bool = False,
+        constrained: Constrained | None = None,
+        alternating: bool = False,
         certificate_rtol: float = 1e-5,
         max_inner_iterations: int = MOST_INNER_ITERATIONS,
     ) -> None:
         shape = engine.store.shape
         check_settings(shape, ranks, cost_weight, weights)
+        if not delta > 0.0:
+            raise InvalidInput(f"delta must be a positive number, not {delta}")
         if max_inner_iterations < 1:
             raise InvalidInput(f"max_inner_iterations is {max_inner_iterations}; give 1 or more")
-        self.engine = engine
-        self.cost_weight = cost_weight
-        self.weights = weights
-        self.sweeps = 0
-        self._slab_mode = engine.store.slab_mode
+        self.engine, self.weights, self.terms = engine, weights, terms_of(weights)
+        self._manifold = SpectrahedronProduct(
+            tuple((shape[term.mode], rank) for term, rank in zip(self.terms, ranks, strict=True))
+        )
+        self._alternating = alternating
         self._max_inner_iterations = max_inner_iterations
-        self._manifold = SpectrahedronProduct(tuple(zip(shape, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
         self._eigenvalues = TopEigenvalues()
-        self._norm = checked_norm(float(engine.run(NormOfObservations())))
+        self._sweeps = 0
+        plain = EntryModel(cost_weight, delta, weighted=weighted)
+        # With Huber's loss, ‖y‖ would loosen all solves where there are a few absurd values.
+        loss, self._observed = engine.run(ObservationSize(plain))
+        self._norm = checked_norm(math.sqrt(loss * engine.store.nnz / self._observed))
+        self._plain, self.multipliers = plain, None
+        if constrained is not None:
+            if constrained.tolerance:
+                size = self._norm / math.sqrt(engine.store.nnz)
+                constrained = replace(constrained, tolerance=constrained.tolerance * size)
+            self.multipliers = Multipliers(engine, plain, constrained, weights)
+        self._diagonal: VectorHandle | None = None
+
+    # ---- what it is ---------------------------------------------------------------------------
 
     @property
     def manifold(self) -> SpectrahedronProduct:
@@ -116,31 +142,25 @@ class DualProblem:
         self._manifold = self._manifold.with_ranks(ranks)
 
     @property
-    def spectra(self) -> tuple[Spectrum, ...]:
-        return self._eigenvalues.seen
+    def model(self) -> EntryModel:
+        """The entries' boxes and diagonal, as they are now."""
+        return self._plain if self.multipliers is None else self.multipliers.model
 
     @property
-    def shift(self) -> float:
-        """1 / (2C), the multiple of the identity in the inner operator."""
-        return 0.5 / self.cost_weight
+    def rows(self) -> Rows | None:
+        return None if self.multipliers is None else self.multipliers.rows
 
-    def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
-        """Solve the inner problem at a point to ‖r‖ ≤ rtol ‖y‖, from the dual of `warm`."""
-        outcome, dual = self._solve(
-            Factors.of(point),
-            start=None if warm is None else warm.dual,
-            tolerance=rtol * self._norm,
-        )
-        # Right for a truncated solve too: off by half of rᵀA⁻¹r only, and never too high.
-        cost = 0.5 * (outcome.b_dot_x + outcome.r_dot_x)
-        return Evaluation(point, cost, self._summary(outcome, self._norm), dual)
+    @property
+    def cost_weight(self) -> float:
+        return self.model.cost_weight
 
-    def renew(self, evaluation: Evaluation, *, rtol: float) -> Evaluation | None:
-        """None: without constraints there is nothing that could change between steps."""
-        return None
+    @property
+    def sweeps(self) -> int:
+        return self._sweeps + (0 if self.multipliers is None else self.multipliers.sweeps)
 
-    def settle(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
-        return evaluation
+    @property
+    def spectra(self) -> tuple[Spectrum, ...]:
+        return self._eigenvalues.seen
 
     @property
     def looseness(self) -> float:
@@ -155,127 +175,262 @@ class DualProblem:
     @property
     def notice(self) -> str:
         """What whoever reads the history should know of the problem; often nothing."""
-        return ""
+        outside = 0 if self.multipliers is None else self.multipliers.outside
+        return f"{outside:,} observations lie outside the bounds" if outside else ""
 
-    @property
-    def kept_vectors(self) -> tuple[VectorHandle, ...]:
-        """Vectors that outlive an evaluation; a checkpoint has them beside its dual."""
-        return ()
+    def operator(self, point: Point) -> Operator:
+        """L at a point."""
+        return Operator.of(self.terms, point, self.engine.store.slab_mode)
 
-    def progress(self) -> dict[str, Any]:
-        """What else has to be known to go on just so later: numbers, and arrays of them."""
-        return {}
+    # ---- g and its derivatives ----------------------------------------------------------------
 
-    def go_on(self, progress: dict[str, Any], kept: tuple[VectorHandle, ...]) -> None:
-        """Take up where another one was, given what it kept."""
+    def evaluate(self, point: Point, *, rtol: float, warm: Evaluation | None) -> Evaluation:
+        """Solve the inner problem at a point to a residual of rtol ‖y‖, from the dual of `warm`."""
+        operator, solution = self.operator(point), self.engine.new_vector()
+        start = None if warm is None else warm.dual.name
+        tolerance, most = rtol * self._norm, self._max_inner_iterations
+        program: ConjugateGradients | BoxSolve
+        if not self.model.boxed:
+            shift, diagonal = self.model.shift, self._weights_diagonal()
+            program = ConjugateGradients(
+                operator, shift, solution.name, tolerance, most, start, diagonal=diagonal
+            )
+        else:
+            solve = AlternatingSolve if self._alternating else BoxSolve
+            rows, least = self.rows, self._least_weight()
+            overlap = 0.0 if rows is None else rows.overlap
+            stiffest = self.model.stiffest(least) + (0.0 if rows is None else rows.penalty)
+            program = solve(
+                operator, self.model, solution.name, tolerance,
+                most * (PATIENCE if self._alternating else 1),
+                STEP / (stiffest + operator.norm * (1.0 + overlap)), start, rows,
+                None if warm is None else warm.rows,
+            )  # fmt: skip
+        outcome: InnerOutcome = self.engine.run(program)
+        self._sweeps += outcome.sweeps
+        return Evaluation(point, outcome.cost, self._summary(outcome, warm), solution, outcome.rows)
+
+    def _summary(self, outcome: InnerOutcome, warm: Evaluation | None) -> InnerSummary:
+        residual = math.sqrt(outcome.r_dot_r) / self._norm if self._norm > 0.0 else 0.0
+        known = self.multipliers is not None and warm is not None
+        violation = self.multipliers.violation if known and self.multipliers else 0.0
+        noise_scale = 0.0 if self.multipliers else outcome.missed * self._norm**2
+        return InnerSummary(
+            outcome.iterations, residual, outcome.converged, violation, noise_scale
+        )
 
     def gradient(self, evaluation: Evaluation) -> Point:
-        """∇_k g = −λ_k Z_k (Z_kᵀ U_k), K matrices (n_k, r_k)."""
+        """∇_t g = −λ_t X_k (X_kᵀ U_t), matrices (n_k, r_t)."""
         return self._weighted(self.row_sums(evaluation.dual, evaluation.point))
 
     def hessian(self, evaluation: Evaluation, direction: Point, *, rtol: float) -> Point:
-        """The derivative of the gradient along a direction; one more solve of the same system."""
-        factors, along = Factors.of(evaluation.point), Factors.of(direction)
-        right_hand_side = self.engine.new_vector()
-        norm = float(
-            self.engine.run(
-                HessianRightHandSide(
-                    evaluation.dual.name, right_hand_side.name, factors, along, self.weights
-                )
+        """The derivative of the gradient along a direction; one more solve, on the free entries.
+
+        Entries that are held at their box stay there for small steps, unless one is about to leave.
+        """
+        if self.rows is not None:
+            raise InvalidInput("the trust region does not take linear rows; use method='rcg'")
+        operator, along = self.operator(evaluation.point), Factors.of(direction)
+        right, moved = self.engine.new_vector(), self.engine.new_vector()
+        diagonal = self._weights_diagonal()
+        if self.model.boxed:
+            free = self.engine.new_vector()
+            self.engine.run(Resistances(self.model, evaluation.dual.name, free.name))
+            diagonal = free.name
+        derivative = operator.derivative(along)
+        norm = self.engine.run(HessianRightHandSide(evaluation.dual.name, right.name, derivative))
+        outcome = self.engine.run(
+            ConjugateGradients(
+                operator, self.model.shift, moved.name, rtol * float(norm),
+                self._max_inner_iterations, right_hand_side=right.name, diagonal=diagonal,
             )
-        )
-        _, dual_dot = self._solve(
-            factors, start=None, tolerance=rtol * norm, right_hand_side=right_hand_side
-        )
-        self.sweeps += 3
+        )  # fmt: skip
+        self._sweeps += 3 + outcome.sweeps
         totals = self.engine.run(
-            DerivativeRowSums(evaluation.dual.name, dual_dot.name, factors, along, self._slab_mode)
+            DerivativeRowSums(evaluation.dual.name, moved.name, operator, along)
         )
         return self._weighted(totals)
 
+    def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
+        """X_k (X_kᵀ F_t) for matrices F_t; the observed values take the place of X if None."""
+        self._sweeps += 1
+        vector = self._start_vector() if dual is None else dual
+        name = None if vector is None else vector.name
+        totals: Point = self.engine.run(RowSums(name, self.operator(matrices)))
+        return totals
+
+    def observed_rows(self) -> ObservedRows | None:
+        """What the pattern of observations does to the unfoldings' rows."""
+        vector, ones, shape = self._start_vector(), self.engine.new_vector(), self.engine.store.shape
+        name = None if vector is None else vector.name
+        moments = self.engine.run(RowMoments(name, ones.name, shape))
+        of_terms = tuple(np.ones((shape[term.mode], 1)) for term in self.terms)
+        meetings = tuple(total[:, 0] for total in self.row_sums(ones, of_terms))
+        counts, squares = moments[: len(shape)], moments[len(shape) :]
+        modes = [term.mode for term in self.terms]
+        return ObservedRows(
+            tuple(counts[mode] for mode in modes), tuple(squares[mode] for mode in modes), meetings
+        )
+
+    def _start_vector(self) -> VectorHandle | None:
+        """What a start sees in the place of the observed values; None for themselves.
+
+        With Huber's loss none of them is larger than δ.
+        """
+        if not math.isfinite(self.model.delta):
+            return None
+        limited = self.engine.new_vector()
+        self.engine.run(Limited(self.model.delta, limited.name))
+        return limited
+
+    def _weights_diagonal(self) -> str | None:
+        """The diagonal as a vector, where observations have weights."""
+        if not self.model.weighted:
+            return None
+        if self._diagonal is None:
+            self._diagonal = self.engine.new_vector()
+            unbounded = EntryModel(self.model.cost_weight, weighted=True)
+            self.engine.run(Resistances(unbounded, "values", self._diagonal.name))
+        return self._diagonal.name
+
+    def _least_weight(self) -> float:
+        return 1.0
+
+    def _weighted(self, totals: Point) -> Point:
+        return tuple(-term.weight * t for term, t in zip(self.terms, totals, strict=True))
+
+    # ---- multipliers, between steps -----------------------------------------------------------
+
+    def renew(self, evaluation: Evaluation, *, rtol: float) -> Evaluation | None:
+        """The evaluation under the g of the next step; None if that is the same."""
+        multipliers = self.multipliers
+        if multipliers is None:
+            return None
+        if not multipliers.eased(evaluation.inner.converged) and not multipliers.moved(
+            self.operator(evaluation.point), evaluation.dual.name, evaluation.rows,
+            evaluation.inner.iterations, rtol, self._norm,
+        ):  # fmt: skip
+            return None
+        return self.evaluate(evaluation.point, rtol=rtol, warm=evaluation)
+
+    def settle(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
+        """The evaluation with multipliers that move no more, and no bound missed anywhere."""
+        last, multipliers = math.inf, self.multipliers
+        if multipliers is None:
+            return evaluation
+        for _ in range(MOST_SETTLING):
+            multipliers.look_everywhere()
+            renewed = self.renew(evaluation, rtol=rtol)
+            if renewed is None:
+                return evaluation
+            evaluation = renewed
+            violation = evaluation.inner.violation
+            if math.isfinite(violation):  # or nothing was moved
+                if evaluation.inner.converged and violation > SLOW * last:
+                    multipliers.loosen(evaluation.inner.iterations)
+                last = violation
+        return evaluation
+
+    @property
+    def kept_vectors(self) -> tuple[VectorHandle, ...]:
+        """Vectors that outlive an evaluation; a checkpoint has them besides its dual."""
+        return () if self.multipliers is None else self.multipliers.kept_vectors
+
+    def progress(self) -> dict[str, Any]:
+        """What else has to be known to go on just so later: numbers, and arrays of them."""
+        return {} if self.multipliers is None else self.multipliers.progress()
+
+    def go_on(self, progress: dict[str, Any], kept: tuple[VectorHandle, ...]) -> None:
+        """Take up where another one was, given what it kept."""
+        if self.multipliers is not None:
+            self.multipliers.go_on(progress, kept)
+
+    # ---- certificate and answer ---------------------------------------------------------------
+
     def certify(self, evaluation: Evaluation, *, rough: bool = False) -> Certificate:
         """Bounds on the distance to the global optimum, right however loose the inner solve is."""
-        factors, self.sweeps = Factors.of(evaluation.point), self.sweeps + 1
-        residual = self.engine.run(
-            Residual(factors, self.weights, self.shift, evaluation.dual.name)
-        )
+        products = self._measured(evaluation)
         row_sums = self.row_sums(evaluation.dual, evaluation.point)
-        bounds = Bounds.of(evaluation.point, row_sums, residual, self.cost_weight, self.weights)
+        answer = Answer.of(
+            self.engine.store.shape, self._observed, self.model, self.terms, products,
+            evaluation.point, row_sums,
+        )  # fmt: skip
+        violation, slack, worth = products.violation, products.slack, 0.0
+        if self.multipliers is None:
+            primal = answer.objective
+        else:
+            if self.multipliers.asked.everywhere:
+                violation = max(violation, self._scanned(evaluation))
+            primal = self._feasible_objective(answer, products, violation)
+            if self.rows is not None and evaluation.rows is not None:
+                violation = max(violation, self.rows.violation(products.rows))
+                slack += self.rows.slack(products.rows, evaluation.rows)
+                worth = self.rows.worth(evaluation.rows)
+        bounds = Bounds(
+            primal,
+            0.5 * products.energy,
+            products.overlap + worth,
+            captured(evaluation.point, row_sums),
+            self.weights,
+            1.0 / products.largest if products.largest > 0.0 else math.inf,
+        )
         lower, upper = self._eigenvalues.bounds(
             lambda vectors: self.row_sums(evaluation.dual, vectors),
             evaluation.point,
             row_sums,
             lambda low, high: bounds.are_settled(low, high, self._certificate_rtol, rough),
         )
-        return bounds.certificate(lower, upper)
+        return bounds.certificate(lower, upper, violation, slack)
+
+    def correction(self, evaluation: Evaluation) -> Correction | None:
+        """What makes the answer satisfy a linear constraint; None where there is no such thing."""
+        if self.rows is None or self.multipliers is None:
+            return None
+        self._measured(evaluation)
+        everywhere = self.multipliers.asked.everywhere
+        found = self._feasible(self._scanned(evaluation) if everywhere else 0.0)
+        return None if found is None else found.correction(self.engine)
 
     def validation_errors(
         self, evaluation: Evaluation, validation: ObservationStore, kind: Kind
     ) -> SquaredErrors:
-        """Of held-out observations, which the blocks hold too; kind : what was held out."""
-        factors = Factors.of(evaluation.point)
-        program = ValidationErrors(evaluation.dual.name, factors, self.weights, kind)
+        """Of held-out observations, which the blocks hold too; kind : what was held out.
+
+        With Huber's loss of theirs: absurd ones among them must not decide either.
+        """
+        operator, delta = self.operator(evaluation.point), self.model.delta
+        program = ValidationErrors(evaluation.dual.name, operator, kind, delta)
         errors: SquaredErrors = self.engine.run(program)
         return errors
 
-    def correction(self, evaluation: Evaluation) -> Correction | None:
-        """What makes the answer satisfy a linear constraint; None where there is no such thing."""
-        return None
-
-    def row_sums(self, dual: VectorHandle | None, matrices: Point) -> Point:
-        """Z_k (Z_kᵀ F_k) for K matrices F_k; the observed values take the place of Z if None."""
-        self.sweeps += 1
-        vector = self._observed() if dual is None else dual
-        name = None if vector is None else vector.name
-        totals: Point = self.engine.run(RowSums(name, Factors.of(matrices), self._slab_mode))
-        return totals
-
-    def observed_rows(self) -> ObservedRows | None:
-        """What the pattern of observations does to the unfoldings' rows."""
-        vector, ones, shape = self._observed(), self.engine.new_vector(), self.engine.store.shape
-        name = None if vector is None else vector.name
-        moments = self.engine.run(RowMoments(name, ones.name, shape))
-        meetings = self.row_sums(ones, tuple(np.ones((length, 1)) for length in shape))
-        rows = tuple(total[:, 0] for total in meetings)
-        return ObservedRows(moments[: len(shape)], moments[len(shape) :], rows)
-
-    def _observed(self) -> VectorHandle | None:
-        """A vector in the place of the observed values where none is named; None for themselves."""
-        return None
-
-    def _solve(
-        self,
-        factors: Factors,
-        *,
-        start: VectorHandle | None,
-        tolerance: float,
-        right_hand_side: VectorHandle | None = None,
-    ) -> tuple[InnerOutcome, VectorHandle]:
-        solution = self.engine.new_vector()
-        program = ConjugateGradients(
-            factors,
-            self.weights,
-            self._slab_mode,
-            self.shift,
-            solution.name,
-            None if start is None else start.name,
-            None if right_hand_side is None else right_hand_side.name,
-            tolerance,
-            self._max_inner_iterations,
+    def _measured(self, evaluation: Evaluation) -> Products:
+        self._sweeps += 1
+        products: Products = self.engine.run(
+            Measure(
+                self.operator(evaluation.point), self.model, evaluation.dual.name, evaluation.rows
+            )
         )
-        outcome: InnerOutcome = self.engine.run(program)
-        self.sweeps += outcome.sweeps
-        return outcome, solution
+        return products
 
-    def _weighted(self, totals: Point) -> Point:
-        return tuple(-weight * t for weight, t in zip(self.weights, totals, strict=True))
+    def _scanned(self, evaluation: Evaluation) -> float:
+        """By how much a bound is missed anywhere."""
+        assert self.multipliers is not None
+        operator = self.operator(evaluation.point)
+        return self.multipliers.scanned(operator, evaluation.dual.name).violation
 
-    def _summary(self, outcome: InnerOutcome, norm: float) -> InnerSummary:
-        residual = math.sqrt(outcome.r_dot_r) / norm if norm > 0.0 else 0.0
-        noise_scale = outcome.missed * norm**2
-        return InnerSummary(
-            outcome.iterations, residual, outcome.converged, noise_scale=noise_scale
-        )
+    def _feasible_objective(self, answer: Answer, products: Products, violation: float) -> float:
+        """The objective at the answer once it satisfies all constraints, or more than that."""
+        assert self.model.bounds is not None
+        if self.rows is None:
+            return answer.moved_inside(self.model.bounds, violation, products.middle_misfit)
+        found = self._feasible(violation)
+        return math.inf if found is None else answer.repaired(found)
+
+    def _feasible(self, violation: float) -> Feasible | None:
+        """A tensor near the one measured last that satisfies everything; None if none is found."""
+        assert self.rows is not None
+        tolerance = ROW_ROUNDING * self._norm / math.sqrt(self.engine.store.nnz)
+        return Feasible.of(self.engine, self.model, self.rows, violation, tolerance)
 
 
 def checked_norm(norm: float) -> float:

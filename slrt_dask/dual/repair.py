@@ -2,24 +2,24 @@
 
 It changes only entries that are held: `d = Aᵀ t`, t being zero for rows that are satisfied anyway,
 and `A d` just what the others miss. Rows that this breaks join them, and it is done again. Whether
-bounds hold after it is told, not seen to.
+bounds hold after it is reported, not enforced.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.bounds import MARKS, BoundVectors
+from slrt_dask.dual.entries import MARKS, EntryModel
 from slrt_dask.dual.rows import Rows, RowVector, add_multipliers, products_of
-from slrt_dask.dual.solve import NO_SUMS
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Finished, StateMachine, add_into
-from slrt_dask.kernels.bounds import BOUNDED, OBSERVED
+from slrt_dask.engine.program import Program, Rounds, Sweep
+from slrt_dask.kernels.entries import BOUNDED, OBSERVED, total_loss
 
 EXACT = 1e-14
 """Rows are repaired to this part of what they missed at first."""
@@ -32,7 +32,7 @@ class Repaired:
     """What a repair came to.
 
     squares : ‖d‖², the change's
-    misfit : ‖W + d − y‖² over the observed entries
+    misfit : Σ w h(W + d − y) over the observed entries
     slack : how far inside its bounds every entry is at least; negative if one is outside
     missed : by how much a row is still missed, at most
     """
@@ -43,138 +43,104 @@ class Repaired:
     missed: float
 
 
-@dataclass
-class _Search:
-    """Conjugate gradients for `A Aᵀ t = v` on the rows that take part; the root's own.
-
-    products : A W before any change
-    """
-
-    products: RowVector
-    active: NDArray[np.bool_]
-    stage: int = 0
-    solution: RowVector = field(init=False)
-    residual: RowVector = field(init=False)
-    direction: RowVector = field(init=False)
-
-    def begin(self, wanted: RowVector) -> None:
-        self.solution = np.zeros_like(wanted)
-        self.residual = np.where(self.active, wanted, 0.0)
-        self.direction = self.residual.copy()
-        self.squares = float(self.residual @ self.residual)
-        self.enough = EXACT**2 * self.squares
-        self.iteration, self.stage, self.stiffest = 0, self.stage + 1, 0.0
-
-    @property
-    def done(self) -> bool:
-        return self.squares <= self.enough or self.iteration >= MOST_ITERATIONS
-
-    def go_on(self, image: RowVector) -> None:
-        image = np.where(self.active, image, 0.0)
-        curvature = float(self.direction @ image)
-        length = float(self.direction @ self.direction)
-        self.stiffest = max(self.stiffest, curvature / length)
-        if curvature <= EXACT * self.stiffest * length:  # the rest is in the reach of no change
-            self.iteration = MOST_ITERATIONS
-            return
-        step = self.squares / curvature
-        self.solution += step * self.direction
-        self.residual -= step * image
-        squares = float(self.residual @ self.residual)
-        self.direction = self.residual + squares / self.squares * self.direction
-        self.squares, self.iteration = squares, self.iteration + 1
-
-
 @dataclass(frozen=True)
-class _Phase:
-    """begin : A W;  search : one product with A Aᵀ;  change : A d, and what d comes to."""
-
-    name: str
-    told: RowVector | None = None
-    search: _Search | None = None
-
-
-@dataclass(frozen=True)
-class Repair(StateMachine):
+class Repair(Program):
     """Repair a tensor; the vector `change` is left behind.
 
     tensor : the name of the vector that has its entries; None for the middle of the bounds
     """
 
-    bounds: BoundVectors
+    model: EntryModel
     rows: Rows
     change: str
     tensor: str | None
 
-    def first(self) -> _Phase:
-        return _Phase("begin")
+    at_once = 4
 
-    def sent(self, message: _Phase) -> _Phase:
-        return replace(message, search=None)
+    def rounds(self) -> Rounds:
+        (products,) = yield Sweep(Repair._products)
+        wanted = self.rows.missing(products)
+        active = (wanted != 0.0) | (self.rows.lower == self.rows.upper)
+        for stage in range(MOST_STAGES):
+            if stage:
+                wanted = self.rows.missing(products) + self._to_bound(products, active)
+            solution = yield from self._solution(np.where(active, wanted, 0.0), active)
+            changed, (squares, misfit), slack = yield Sweep(Repair._changed, (solution,))
+            left = self.rows.missing(products + changed)
+            broken = ~active & (left != 0.0)
+            if not broken.any():
+                break
+            active = active | broken
+        missed = float(np.abs(left).max(initial=0.0))
+        return Repaired(float(squares), float(misfit), float(slack), missed)
 
-    def step(self, block: Block, message: _Phase, total: Any) -> Any:
-        count, held = self.rows.count, None if total is None else total[0]
-        if message.told is None:
-            return products_of(block, self._tensor(block), count, held), NO_SUMS, math.inf
+    def _solution(
+        self, r: RowVector, active: NDArray[np.bool_]
+    ) -> Generator[Sweep, Any, RowVector]:
+        """t with `A Aᵀ t = r` on the active rows, by conjugate gradients."""
+        t, p, rr = np.zeros_like(r), r.copy(), float(r @ r)
+        enough, stiffest = EXACT**2 * rr, 0.0
+        for _ in range(MOST_ITERATIONS):
+            if rr <= enough:
+                break
+            (image,) = yield Sweep(Repair._searched, (p,))
+            image = np.where(active, image, 0.0)
+            curvature, squared = float(p @ image), float(p @ p)
+            stiffest = max(stiffest, curvature / squared)
+            if curvature <= EXACT * stiffest * squared:  # the rest is in the reach of no change
+                break
+            t += rr / curvature * p
+            r = r - rr / curvature * image
+            before, rr = rr, float(r @ r)
+            p = r + rr / before * p
+        return t
+
+    def _to_bound(self, products: RowVector, active: NDArray[np.bool_]) -> RowVector:
+        """What rows that were satisfied may change by: as far as their bound, and no further."""
+        lower, upper = self.rows.lower, self.rows.upper
+        nearest = np.where(products - lower <= upper - products, lower, upper)
+        satisfied = active & (self.rows.missing(products) == 0.0)
+        way: RowVector = np.where(satisfied, nearest - products, 0.0)
+        return way
+
+    # ---- on a block -------------------------------------------------------------------------
+
+    def _products(self, block: Block, total: Any) -> tuple[RowVector]:
+        held = None if total is None else total[0]
+        return (products_of(block, self._tensor(block), self.rows.count, held),)
+
+    def _searched(self, block: Block, total: Any, t: RowVector) -> tuple[RowVector]:
+        """A Aᵀ t."""
         change = block.fresh(self.change)
         change[:] = 0.0
-        add_multipliers(block, message.told, change)
-        products = products_of(block, change, count, held)
-        if message.name == "search":
-            return products, NO_SUMS, math.inf
-        scalars, slack = self._measured(block, change)
+        add_multipliers(block, t, change)
+        return (products_of(block, change, self.rows.count, None if total is None else total[0]),)
+
+    def _changed(self, block: Block, total: Any, t: RowVector) -> Any:
+        """d = Aᵀ t: A d, ‖d‖² and the misfit after it, and how far inside the bounds it leads."""
+        (products,) = self._searched(block, total, t)
+        change, tensor = block.vector(self.change), self._tensor(block)
+        tensor, bounds = tensor + change, self.model.bounds
+        assert bounds is not None
+        places, marks = block.columns[bounds.mode], block.vector(MARKS).astype(np.int64)
+        seen, bounded = marks & OBSERVED > 0, marks & BOUNDED > 0
+        inside = np.minimum(tensor - bounds.lower[places], bounds.upper[places] - tensor)[bounded]
+        weights = self.model.weights(block)
+        weights = weights[seen] if weights.size else weights
+        misfit = total_loss(tensor[seen] - block.values[seen], weights, self.model.delta)
+        scalars = np.array([float(np.dot(change, change)), misfit])
+        slack = np.array(inside.min(initial=math.inf))
         if total is not None:
-            scalars, slack = scalars + total[1], min(slack, total[2])
+            scalars, slack = scalars + total[1], np.minimum(slack, total[2])
         return products, scalars, slack
 
     def combine(self, left: Any, right: Any) -> Any:
-        sums = (add_into(left[part], right[part]) for part in (0, 1))
-        return (*sums, min(left[2], right[2]))
-
-    def advance(self, message: _Phase, total: Any) -> _Phase | Finished:
-        products, scalars, slack = total
-        search = message.search
-        if search is None:
-            wanted = self.rows.missed(products)
-            search = _Search(products, (wanted != 0.0) | (self.rows.lower == self.rows.upper))
-            search.begin(wanted)
-        elif message.name == "search":
-            search.go_on(products)
-        else:
-            left = self.rows.missed(search.products + products)
-            broken = ~search.active & (left != 0.0)
-            if not broken.any() or search.stage >= MOST_STAGES:
-                missed = float(np.abs(left).max(initial=0.0))
-                return Finished(Repaired(float(scalars[0]), float(scalars[1]), slack, missed))
-            search.active |= broken
-            search.begin(self.rows.missed(search.products) + self._to_bound(search))
-        if search.done:
-            return _Phase("change", search.solution, search)
-        return _Phase("search", search.direction, search)
-
-    def _to_bound(self, search: _Search) -> RowVector:
-        """What rows that were satisfied may change by: as far as their bound, and no further."""
-        satisfied = search.active & (self.rows.missed(search.products) == 0.0)
-        nearest = np.where(
-            search.products - self.rows.lower <= self.rows.upper - search.products,
-            self.rows.lower,
-            self.rows.upper,
-        )
-        way: RowVector = np.where(satisfied, nearest - search.products, 0.0)
-        return way
+        summed = super().combine(left[:2], right[:2])
+        return (*summed, np.minimum(left[2], right[2])) if len(left) > 2 else summed
 
     def _tensor(self, block: Block) -> Vector:
         if self.tensor is not None:
             return block.vector(self.tensor)
-        middle: Vector = self.bounds.middle[block.columns[self.bounds.mode]]
+        assert self.model.bounds is not None
+        middle: Vector = self.model.bounds.middle[block.columns[self.model.bounds.mode]]
         return middle
-
-    def _measured(self, block: Block, change: Vector) -> tuple[NDArray[np.float64], float]:
-        """‖d‖² and the misfit after it, and how far inside the bounds it leaves every entry."""
-        places, lower, upper = self.bounds.of(block)
-        marks, tensor = block.vector(MARKS).astype(np.int64), self._tensor(block) + change
-        seen, bounded = marks & OBSERVED > 0, marks & BOUNDED > 0
-        misfit = float(np.sum((tensor[seen] - block.values[seen]) ** 2))
-        inside = np.minimum(tensor - lower[places], upper[places] - tensor)[bounded]
-        squares = float(np.dot(change, change))
-        return np.array([squares, misfit]), float(inside.min(initial=math.inf))

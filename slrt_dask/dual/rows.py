@@ -3,19 +3,20 @@
 To the inner solve a row is one more entry with a bound: what the model says there is (A w)_i
 instead of w_e, and its multiplier acts on all entries that it couples. So rows go through the same
 passes as bounded entries. There are few of them compared with entries; their vectors are kept whole
-by the root of a run, and only one of them at a time is told to the blocks.
+by the root of a run, and only one of them at a time is sent to the blocks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slrt_dask.dual.entries import EVERY, NONE
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.kernels import bounds as passes
-from slrt_dask.kernels import coupling, vectors
+from slrt_dask.kernels import coupling
+from slrt_dask.kernels import entries as passes
 
 RowVector = NDArray[np.float64]
 
@@ -43,6 +44,7 @@ class Rows:
     centre : multipliers that a proximal term holds the rows' own near to
     lengths : what the rows were divided by to have length one
     penalty : μ of that term, as in `BoundVectors`
+    overlap : a bound of ‖A‖²
     """
 
     lower: RowVector
@@ -50,6 +52,7 @@ class Rows:
     centre: RowVector
     lengths: RowVector
     penalty: float = 1.0
+    overlap: float = 1.0
 
     @property
     def count(self) -> int:
@@ -64,103 +67,59 @@ class Rows:
         used = multipliers != 0.0
         return float(np.dot(multipliers[used], bound[used]))
 
-    def missed(self, products: RowVector) -> RowVector:
+    def missing(self, products: RowVector) -> RowVector:
         """What has to be added to A W for it to be within its bounds."""
-        missing: RowVector = np.maximum(self.lower - products, 0.0)
-        return missing - np.maximum(products - self.upper, 0.0)
+        lacking: RowVector = np.maximum(self.lower - products, 0.0)
+        return lacking - np.maximum(products - self.upper, 0.0)
 
-    def measure(self, products: RowVector, multipliers: RowVector) -> RowMeasure:
-        """How the rows stand, given A W."""
+    def violation(self, products: RowVector) -> float:
+        """By how much a row is missed at most, given A W, in the units that rows came in."""
+        return float(np.abs(self.missing(products) * self.lengths).max(initial=0.0))
+
+    def slack(self, products: RowVector, multipliers: RowVector) -> float:
+        """What is left of complementarity, Σ |t_i ((A W)_i − bound_i)|."""
         used = multipliers != 0.0
         bound = np.where(multipliers > 0.0, self.lower, self.upper)[used]
-        slack = float(np.abs(multipliers[used] * (products[used] - bound)).sum())
-        missed = np.abs(self.missed(products) * self.lengths).max(initial=0.0)
-        return RowMeasure(float(missed), slack)
+        return float(np.abs(multipliers[used] * (products[used] - bound)).sum())
 
 
-@dataclass(frozen=True)
-class RowMeasure:
-    """How a constraint's rows stand: by how much one is missed at most, and what is left of
-    complementarity, Σ |s_i ((A W)_i − bound_i)|."""
-
-    missed: float
-    slack: float
-
-
-@dataclass
 class RowState:
-    """The rows' part of an inner solve; every vector is (m,)."""
+    """The rows' part of an inner solve: multipliers x and a direction p, (m,) each."""
 
-    rows: Rows
-    twice_c: float
-    x: RowVector
-    before: RowVector = field(init=False)
-    marks: RowVector = field(init=False)
+    def __init__(self, rows: Rows, start: RowVector | None) -> None:
+        count = rows.count
+        self._these = passes.Entries(
+            np.full(count, float(passes.BOUNDED)), np.arange(count), rows.lower, rows.upper,
+            rows.centre, np.zeros(count), NONE, 1.0, np.inf, rows.penalty, EVERY,
+        )  # fmt: skip
+        self.x = np.zeros(count) if start is None else start.copy()
+        passes.begin(self._these, self.x)
+        self.p, self._r, self._products = np.zeros(count), np.zeros(count), np.zeros(count)
 
-    def __post_init__(self) -> None:
-        count = self.rows.count
-        self._places, self._y = np.arange(count), np.zeros(count)
-        self._r, self._p, self._s, self._w = (np.zeros(count) for _ in range(4))
-        self.before = self.x.copy()
-        self.marks = np.full(count, float(passes.BOUNDED))
-        passes.mark_active(
-            *self._bounds, self._y, self.rows.centre, self.x, self.twice_c, self.rows.penalty
-        )
-
-    def enter(self, phase: str) -> RowVector:
-        """Do the rows' part of a phase; returns what the blocks have to be told of them."""
-        if phase == "retreat":
-            self.x = 0.5 * (self.x + self.before)
-        elif phase == "release":
-            self.before[:] = self.x
-            passes.strand(self.marks, self.x)
-        elif phase == "project":
-            passes.make_feasible(*self._bounds, self.x)
-        elif phase == "set off":
-            self.before[:] = self.x
-        if phase in ("set off", "depart"):
-            self._p[:] = 0.0
-            self._s[:] = 0.0
-        return self._r if phase in ("set off", "depart", "iterate") else self.x
-
-    def classify(self, products: RowVector) -> NDArray[np.float64]:
+    def standing(self, products: RowVector, length: float) -> NDArray[np.float64]:
         """As the pass of this name, given A w."""
-        found = passes.classify(*self._at(products), self._r)
-        return np.array(found, dtype=np.float64)
+        self._products = products
+        found = passes.standing(self._these, self.x, products, length, self._r)
+        return np.array([*found, 0.0])
 
-    def remeasure(self, products: RowVector) -> None:
-        """The residual, the marks being as they are."""
-        passes.residual(*self._at(products), self._r)
+    def slide(self, length: float) -> None:
+        passes.slide(self._these, self.x, self._products, length)
 
-    def energies(self) -> tuple[float, float]:
-        """⟨r, r⟩ and ⟨r, r/c⟩."""
-        squares = passes.scale_by_resistance(
-            self.marks, self._r, self.twice_c, self.rows.penalty, self._w
+    def turn(self, beta: float) -> tuple[float, float]:
+        """The next direction; ⟨r, p⟩ and the rows' own part of its curvature."""
+        found: tuple[float, float] = passes.turn(
+            self._these, self.x, self._r, beta, self.p, np.empty_like(self.p)
         )
-        return float(squares), float(vectors.dot(self._r, self._w))
+        return found
 
-    def conjugate_step(self, products: RowVector, alpha: float, beta: float) -> None:
-        """Advance the rows' part of an iteration, given A w for the model's part of w."""
-        self.energies()
-        self._w += products
-        passes.conjugate_step(
-            self.marks, self.x, self._r, self._p, self._s, self._w, alpha, beta, self.twice_c,
-            self.rows.penalty,
-        )  # fmt: skip
-
-    @property
-    def _bounds(self) -> tuple[RowVector, NDArray[np.int64], RowVector, RowVector]:
-        return self.marks, self._places, self.rows.lower, self.rows.upper
-
-    def _at(self, products: RowVector) -> tuple[object, ...]:
-        return (
-            *self._bounds, self._y, self.rows.centre, self.x, products, self.twice_c,
-            self.rows.penalty,
-        )  # fmt: skip
+    def move(self, alpha: float) -> int:
+        """A step; returns how many rows were stopped. What the model says then, blocks tell."""
+        ignored = np.zeros_like(self.p)
+        return int(passes.move(self._these, self.x, ignored, self.p, ignored, alpha))
 
 
 def products_of(block: Block, w: Vector, count: int, total: RowVector | None) -> RowVector:
-    """A w, with this block's part added to it."""
+    """A w for `count` rows, with this block's part added to it."""
     products = np.zeros(count) if total is None else total
     if block.coupling is not None:
         held = block.coupling

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.bounds import MARKS, BoundVectors
-from slrt_dask.dual.operator import Factors, Matrix, crossing_sums
-from slrt_dask.dual.sampling import Model, dense_chunk, with_empty_row
+from slrt_dask.dual.entries import MARKS, BoundVectors
+from slrt_dask.dual.operator import Operator, Sums
+from slrt_dask.dual.sampling import Model, dense_chunk, sums_from, with_empty_row
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Program, Rounds, Sweep
-from slrt_dask.kernels.bounds import BOUNDED
+from slrt_dask.engine.program import Program, Rounds, Sweep, add_into
+from slrt_dask.kernels.entries import BOUNDED
 
 BOX_ENTRIES = 2**19
 """Entries of W that a thread has before it at once."""
@@ -37,9 +36,8 @@ class ScanOutcome:
 class Scan(Program):
     """Find entries that miss their bounds by more than a tolerance and are not looked after yet."""
 
+    operator: Operator
     dual: str
-    factors: Factors
-    weights: tuple[float, ...]
     bounds: BoundVectors
     tolerance: float
 
@@ -48,11 +46,11 @@ class Scan(Program):
         found, worst = yield Sweep(Scan._look, (with_empty_row(sums),))
         return ScanOutcome(int(found), float(worst))
 
-    def _sums(self, block: Block, total: Any) -> tuple[Matrix, float]:
+    def _sums(self, block: Block, total: Any) -> tuple[Sums, float]:
         x = block.vector(self.dual)
-        return crossing_sums(block, self.factors, x, total and total[0]), 0.0
+        return self.operator.crossing_sums(block, x, total and total[0]), 0.0
 
-    def _look(self, block: Block, total: Any, sums: Matrix) -> tuple[int, float]:
+    def _look(self, block: Block, total: Any, sums: Sums) -> tuple[int, float]:
         pieces, worst = [], 0.0
         for ranges in boxes(block.index.shape, block.index.slab_mode, block.slices):
             missed = self._missed(block, sums, ranges)
@@ -66,17 +64,14 @@ class Scan(Program):
         return part if total is None else self.combine(total, part)
 
     def combine(self, left: Any, right: Any) -> Any:
-        return left[0] + right[0], max(left[1], right[1])
+        return add_into(left[0], right[0]), max(left[1], right[1])
 
-    def _missed(self, block: Block, sums: Matrix, ranges: tuple[range, ...]) -> NDArray[np.float64]:
+    def _missed(self, block: Block, sums: Sums, ranges: tuple[range, ...]) -> NDArray[np.float64]:
         """By how much each entry of a box is outside its bounds."""
         index = block.index
         inside = _in_slices(block, ranges[index.slab_mode])
         columns = tuple(column[inside] for column in block.columns)
-        sums_at = partial(np.take, sums, axis=0)
-        model = Model(
-            index.shape, index.slab_mode, self.factors, self.weights, sums_at, block.numbering
-        )
+        model = Model(index.shape, self.operator, sums_from(sums), block.numbering)
         values = dense_chunk(model, columns, block.vector(self.dual)[inside], ranges)
         along = [1] * len(ranges)
         along[self.bounds.mode] = -1

@@ -1,10 +1,10 @@
-"""The inner solve: conjugate gradients with one reduction an iteration, and what it came to.
+"""The inner solve without boxes: conjugate gradients with one reduction an iteration.
 
-Solves `A z = b` for the operator of `operator.py`. The operator is applied to the residual instead
-of to the direction (Chronopoulos and Gear): with `w = A r` the recurrence `s ← w + βs` keeps
-`s = A p`, and the scalars of an iteration, `⟨r, r⟩` and `⟨r, A r⟩`, come with the one sum of the
-slab mode's fibre sums. There is no preconditioner: the operator's diagonal was tried and, on warm
-solves of images, hyperspectral cubes and ratings, saved no sweeps.
+Solves `(D + L) x = b`, D the entries' diagonal and L the operator of `operator.py`. The operator is
+applied to the residual instead of to the direction (Chronopoulos and Gear): with `w = A r` the
+recurrence `s ← w + βs` keeps `s = A p`, and the scalars of an iteration, `⟨r, r⟩` and `⟨r, A r⟩`,
+come with the one sum of the slab mode's fibre sums. There is no preconditioner: the operator's
+diagonal was tried and, on warm solves of images, hyperspectral cubes and ratings, saved no sweeps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
+from slrt_dask.dual.operator import Operator, Sums
 from slrt_dask.engine.block import VALUES, Block, Vector
 from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.errors import NumericalBreakdown
@@ -24,49 +24,52 @@ from slrt_dask.kernels import vectors
 from slrt_dask.kernels.crossing import crossing_step
 from slrt_dask.kernels.simd import lanes_for
 
-Sums = tuple[Matrix, NDArray[np.float64]]
-"""Fibre sums of the slab mode, and scalars."""
-NO_SUMS = np.zeros((0, 0))
+Scalars = NDArray[np.float64]
+Total = tuple[Sums, Scalars]
+"""What a round adds up: fibre sums of the slab mode, and scalars."""
 CLEARLY = 4.0
 """How many times larger one ⟨r, r⟩ has to be than another to learn from their difference."""
 
 
 @dataclass(frozen=True)
 class InnerOutcome:
-    """How a solve ended; x is the solution it left on the blocks, r = b − A x.
+    """How a solve ended.
 
     sweeps : products with the operator that were made
-    converged : whether ‖r‖ reached the tolerance within the iterations allowed
-    missed : how much ½⟨b + r, x⟩ misses for every unit of ⟨r, r⟩, as seen on the way; at least that
+    converged : whether the residual reached the tolerance within the iterations allowed
+    cost : the dual value of the solution that was left on the blocks; below the largest one
+    r_dot_r : the squared residual
+    missed : how much `cost` is too low for every unit of it, as seen on the way; at least that
+    rows : multipliers of a linear constraint's rows, if there are any
     """
 
     iterations: int
     sweeps: int
     converged: bool
-    b_dot_x: float
-    r_dot_x: float
-    x_dot_x: float
+    cost: float
     r_dot_r: float
     missed: float = 0.0
+    rows: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
 class ConjugateGradients(Program):
     """Solve for the vector `solution`, to ‖r‖ ≤ tolerance, starting from the vector `start`.
 
+    shift : D, if it is a multiple of the identity
+    diagonal : else, the vector that has it; x stays zero where it is zero
     right_hand_side : name of b; the observed values if None
     start : name of the vector to start from; zero if None
     """
 
-    factors: Factors
-    weights: tuple[float, ...]
-    slab_mode: int
+    operator: Operator
     shift: float
     solution: str
-    start: str | None
-    right_hand_side: str | None
     tolerance: float
     max_iterations: int
+    start: str | None = None
+    right_hand_side: str | None = None
+    diagonal: str | None = None
 
     at_once = 8
 
@@ -81,7 +84,7 @@ class ConjugateGradients(Program):
         while True:
             sweeps += 1
             check_finite(rr)
-            curvature = rw + self.weights[self.slab_mode] * squares(sums)
+            curvature = rw + self.operator.energy(sums)
             if rr == 0.0 or (iteration == 0 and rr <= enough):
                 break
             beta = rr / before if iteration else 0.0
@@ -98,138 +101,113 @@ class ConjugateGradients(Program):
             if rr * shrinking > enough and iteration < self.max_iterations:
                 sums, (rr, rw) = yield Sweep(ConjugateGradients._iterate, (sums, alpha, beta))
                 continue
-            found = yield Sweep(ConjugateGradients._finish, (sums, alpha, beta))
-            if found[1][0] <= enough or iteration >= self.max_iterations:
-                return self._outcome(iteration, sweeps, found[1], history)
+            _, found = yield Sweep(ConjugateGradients._finish, (sums, alpha, beta))
+            if found[0] <= enough or iteration >= self.max_iterations:
+                return self._outcome(iteration, sweeps, found, history)
             sums, (rr, rw) = yield Sweep(ConjugateGradients._go_on)
-        found = yield Sweep(ConjugateGradients._measure)
-        return self._outcome(iteration, sweeps, found[1], history)
+        _, found = yield Sweep(ConjugateGradients._measure)
+        return self._outcome(iteration, sweeps, found, history)
 
     def _outcome(
-        self, iterations: int, sweeps: int, found: Any, history: list[tuple[float, float]]
+        self, iterations: int, sweeps: int, found: Scalars, history: list[tuple[float, float]]
     ) -> InnerOutcome:
-        rr, bx, rx, xx = map(float, found)
-        missed = missed_value(history, rr)
-        return InnerOutcome(iterations, sweeps, rr <= self.tolerance**2, bx, rx, xx, rr, missed)
+        rr, bx, rx = map(float, found)
+        # Right for a truncated solve too: off by half of rᵀA⁻¹r only, and never too high.
+        cost, missed = 0.5 * (bx + rx), missed_value(history, rr)
+        return InnerOutcome(iterations, sweeps, rr <= self.tolerance**2, cost, rr, missed)
 
     # ---- on a block -------------------------------------------------------------------------
 
-    def _begin(self, block: Block, total: Sums | None) -> Sums:
+    def _begin(self, block: Block, total: Total | None) -> Total:
         """x ← start and w ← A x; or, without a start, r ← b and w ← A r."""
         x, p, s = (block.fresh(name) for name in (self.solution, "p", "s"))
-        if self.start is None:
-            r = block.fresh("r")
-            return self._product(block, r, vectors.start(self._b(block), r, (x, p, s)), total)
-        vectors.start(block.vector(self.start), x, (p, s))
-        return self._product(block, x, 0.0, total)
+        if self.start is not None:
+            vectors.start(block.vector(self.start), x, (p, s))
+            return self._product(block, x, 0.0, total)
+        r = block.fresh("r")
+        rr = vectors.start(self._b(block), r, (x, p, s))
+        return self._product(block, r, self._masked(block, r, rr), total)
 
-    def _residual(self, block: Block, total: Sums | None, sums: Matrix) -> Sums:
+    def _residual(self, block: Block, total: Total | None, sums: Sums) -> Total:
         """r ← b − w, w being complete with the slab mode's sums; w ← A r."""
         w, r = block.changing("w"), block.fresh("r")
-        add_crossing(block, self.factors, self.weights, sums, w)
-        return self._product(block, r, vectors.difference(self._b(block), w, r), total, sums)
+        self.operator.add_crossing(block, sums, w)
+        rr = self._masked(block, r, vectors.difference(self._b(block), w, r))
+        return self._product(block, r, rr, total, sums)
 
     def _iterate(
-        self, block: Block, total: Sums | None, sums: Matrix, alpha: float, beta: float
-    ) -> Sums:
+        self, block: Block, total: Total | None, sums: Sums, alpha: float, beta: float
+    ) -> Total:
         """A step of x, r, p and s with w = A r complete, and then w ← A r, in one pass."""
-        index, mode = block.index, self.slab_mode
-        factor = self.factors.padded[mode]
-        width = factor.shape[1]
-        new = self._room(block, sums) if total is None else total[0]
+        if self.diagonal is not None or len(sums) != 1:
+            rr = self._step(block, sums, alpha, beta)
+            return self._product(block, block.vector("r"), rr, total, sums)
+        index, mode, (t,) = block.index, self.operator.slab_mode, self.operator.crossing
+        factor = self.operator.gather.padded[t]
+        width, (complete,) = factor.shape[1], sums
+        (new,) = self.operator.room(block, sums) if total is None else total[0]
         x, r, p, s, w = (block.changing(name) for name in (self.solution, "r", "p", "s", "w"))
         rr = crossing_step(
-            *block.strips(width), index.rows[mode], index.fibres[mode], sums, factor,
-            lanes_for(width), self.weights[mode], x, r, p, s, w, alpha, beta, new,
+            *block.strips(width), index.rows[mode], index.fibres[mode], complete, factor,
+            lanes_for(width), self.operator.terms[t].weight, x, r, p, s, w, alpha, beta, new,
         )  # fmt: skip
-        return self._local_product(block, r, rr, new, total)
+        return self._local_product(block, r, rr, (new,), total)
 
-    def _go_on(self, block: Block, total: Sums | None) -> Sums:
+    def _step(self, block: Block, sums: Sums, alpha: float, beta: float) -> float:
+        w = block.changing("w")
+        self.operator.add_crossing(block, sums, w)
+        x, r, p, s = (block.changing(name) for name in (self.solution, "r", "p", "s"))
+        if self.diagonal is not None:
+            vectors.clear_where_zero(block.vector(self.diagonal), w)
+        return float(vectors.conjugate_step(x, r, p, s, w, alpha, beta))
+
+    def _go_on(self, block: Block, total: Total | None) -> Total:
         r = block.vector("r")
         return self._product(block, r, vectors.dot(r, r), total)
 
     def _finish(
-        self, block: Block, total: Sums | None, sums: Matrix, alpha: float, beta: float
-    ) -> Sums:
+        self, block: Block, total: Total | None, sums: Sums, alpha: float, beta: float
+    ) -> Total:
         """A last step, and what it has come to."""
-        w = block.changing("w")
-        add_crossing(block, self.factors, self.weights, sums, w)
-        x, r, p, s = (block.changing(name) for name in (self.solution, "r", "p", "s"))
-        vectors.conjugate_step(x, r, p, s, w, alpha, beta)
+        self._step(block, sums, alpha, beta)
         return self._measure(block, total)
 
-    def _measure(self, block: Block, total: Sums | None) -> Sums:
+    def _measure(self, block: Block, total: Total | None) -> Total:
         x, r = block.vector(self.solution), block.vector("r")
-        bx, rx, xx, rr = vectors.solution_products(x, r, self._b(block))
-        scalars = np.array([rr, bx, rx, xx])
-        return NO_SUMS, scalars if total is None else total[1] + scalars
+        bx, rx, _, rr = vectors.solution_products(x, r, self._b(block))
+        scalars = np.array([rr, bx, rx])
+        return (), scalars if total is None else total[1] + scalars
 
     def _product(
-        self, block: Block, x: Vector, xx: float, total: Sums | None, beside: Matrix | None = None
-    ) -> Sums:
-        """w ← A x but for the slab mode's part, whose fibre sums are added to the total.
-
-        beside : sums that are in use
-        """
-        sums = self._room(block, beside) if total is None else total[0]
-        return self._local_product(block, x, xx, crossing_sums(block, self.factors, x, sums), total)
+        self, block: Block, x: Vector, xx: float, total: Total | None, in_use: Sums = ()
+    ) -> Total:
+        """w ← A x but for the slab mode's part, whose fibre sums are added to the total."""
+        held = None if total is None else total[0]
+        sums = self.operator.crossing_sums(block, x, held, in_use)
+        return self._local_product(block, x, xx, sums, total)
 
     def _local_product(
-        self, block: Block, x: Vector, xx: float, sums: Matrix, total: Sums | None
-    ) -> Sums:
+        self, block: Block, x: Vector, xx: float, sums: Sums, total: Total | None
+    ) -> Total:
         w = block.fresh("w")
-        energy = add_local(block, self.factors, self.factors, self.weights, x, w, self.shift)
-        scalars = np.array([xx, self.shift * xx + energy])
+        if self.diagonal is None:
+            own = self.shift * xx
+            energy = own + self.operator.add_local(block, x, w, self.shift)
+        else:
+            own = vectors.scale(block.vector(self.diagonal), x, w)
+            energy = own + self.operator.add_local(block, x, w)
+        scalars = np.array([xx, energy])
         return sums, scalars if total is None else total[1] + scalars
 
-    def _room(self, block: Block, beside: Matrix | None) -> Matrix:
-        """Room for fibre sums, where those of the last turn but one have been.
-
-        New memory costs as much as the sums themselves, in every iteration. Nobody looks at the old
-        ones any more: all workers have told what they made of them.
-        """
-        mode = self.slab_mode
-        shape = block.index.buffer_rows[mode], self.factors.width(mode)
-        return block.buffers.sums(shape, beside)
+    def _masked(self, block: Block, r: Vector, rr: float) -> float:
+        """r is zero where the diagonal is; returns ⟨r, r⟩, which is rr if it was."""
+        if self.diagonal is None:
+            return rr
+        vectors.clear_where_zero(block.vector(self.diagonal), r)
+        return float(vectors.dot(r, r))
 
     def _b(self, block: Block) -> Vector:
         return block.vector(self.right_hand_side or VALUES)
-
-
-@dataclass(frozen=True)
-class Residual(Program):
-    """The products of a vector x, y and the true residual r = y − A x: an InnerOutcome."""
-
-    factors: Factors
-    weights: tuple[float, ...]
-    shift: float
-    vector: str
-
-    def rounds(self) -> Rounds:
-        (sums,) = yield Sweep(Residual._product)
-        (found,) = yield Sweep(Residual._measure, (sums,))
-        rr, bx, rx, xx = map(float, found)
-        return InnerOutcome(0, 1, False, bx, rx, xx, rr)
-
-    def _product(self, block: Block, total: Any) -> tuple[Matrix]:
-        x, w = block.vector(self.vector), block.fresh("w")
-        add_local(block, self.factors, self.factors, self.weights, x, w, self.shift)
-        return (crossing_sums(block, self.factors, x, total and total[0]),)
-
-    def _measure(self, block: Block, total: Any, sums: Matrix) -> tuple[NDArray[np.float64]]:
-        w, y = block.changing("w"), block.values
-        add_crossing(block, self.factors, self.weights, sums, w)
-        r = block.fresh("r")
-        vectors.difference(y, w, r)
-        bx, rx, xx, rr = vectors.solution_products(block.vector(self.vector), r, y)
-        scalars = np.array([rr, bx, rx, xx])
-        return (scalars if total is None else total[0] + scalars,)
-
-
-def squares(sums: Matrix) -> float:
-    """‖T‖² of fibre sums."""
-    flat = sums.reshape(-1)
-    return float(vectors.dot(flat, flat))
 
 
 def check_finite(number: float) -> None:
@@ -244,7 +222,7 @@ def check_finite(number: float) -> None:
 def missed_value(history: Any, rr: float) -> float:
     """The most that a solve, stopped at some iteration, was seen to miss per unit of ⟨r, r⟩.
 
-    history : ⟨r, r⟩ before every iteration, and what each one added to ½⟨b + r, x⟩
+    history : ⟨r, r⟩ before every iteration, and what each one added to the dual value
     rr : ⟨r, r⟩ in the end. What an iteration with a residual hardly larger missed is not seen yet
     """
     missed, still = 0.0, 0.0

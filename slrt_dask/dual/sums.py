@@ -7,38 +7,38 @@ serve the Hessian. Each is two rounds, because the slab mode's fibre sums are ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from slrt_dask.dual.operator import Factors, Matrix, add_crossing, add_local, crossing_sums
+from slrt_dask.dual.entries import EntryModel
+from slrt_dask.dual.operator import Factors, Matrix, Operator, Sums
 from slrt_dask.engine.block import VALUES, Block, Vector
 from slrt_dask.engine.program import OneRound, Program, Rounds, Sweep
+from slrt_dask.kernels import entries as passes
 from slrt_dask.kernels import sweeps, vectors
-from slrt_dask.kernels.blocks import BlockIndex
 from slrt_dask.kernels.simd import lanes_for
 
 
 @dataclass(frozen=True)
 class RowSums(Program):
-    """K matrices X_k (X_kᵀ F_k), X being the vector named (the observed values if None)."""
+    """Of every term X_k (X_kᵀ F_t), X being the vector named (the observed values if None)."""
 
     vector: str | None
-    factors: Factors
-    slab_mode: int
+    operator: Operator
 
     def rounds(self) -> Rounds:
-        sums, *local = yield Sweep(RowSums._local)
-        (slab,) = yield Sweep(RowSums._slab, (sums,))
-        return self.factors.unpad((*local[: self.slab_mode], slab, *local[self.slab_mode :]))
+        sums, local = yield Sweep(RowSums._local)
+        (crossing,) = yield Sweep(RowSums._slab, (sums,))
+        return in_order(self.operator, local, crossing)
 
-    def _local(self, block: Block, total: Any) -> tuple[Matrix, ...]:
-        """The slab mode's fibre sums, and X_k (X_kᵀ F_k) of the other modes."""
+    def _local(self, block: Block, total: Any) -> tuple[Sums, tuple[Matrix, ...]]:
+        """The slab mode's fibre sums, and X_k (X_kᵀ F_t) of the local terms."""
         index, x = block.index, block.vector(self.vector or VALUES)
-        totals = local_totals(self.factors, index) if total is None else total[1:]
-        for mode, rows in zip(index.local_modes, totals, strict=True):
-            matrix = self.factors.padded[mode]
+        totals = zeros_for(self.operator, self.operator.local) if total is None else total[1]
+        for t, rows in zip(self.operator.local, totals, strict=True):
+            mode, matrix = self.operator.terms[t].mode, self.operator.gather.padded[t]
             width = matrix.shape[1]
             in_runs = mode == index.mode_in_runs
             add_rows = sweeps.row_sums_runs if in_runs else sweeps.row_sums_slices
@@ -46,11 +46,11 @@ class RowSums(Program):
                 index.starts, index.rows[mode], index.fibres[mode], x, matrix,
                 lanes_for(width), block.buffer(mode, width), rows,
             )  # fmt: skip
-        return (crossing_sums(block, self.factors, x, total and total[0]), *totals)
+        return self.operator.crossing_sums(block, x, total and total[0]), totals
 
-    def _slab(self, block: Block, total: Any, sums: Matrix) -> tuple[Matrix]:
+    def _slab(self, block: Block, total: Any, sums: Sums) -> tuple[tuple[Matrix, ...]]:
         x = block.vector(self.vector or VALUES)
-        return slab_row_sums(block, self.factors, [(x, sums)], total)
+        return (slab_row_sums(block, self.operator, [(x, sums)], total and total[0]),)
 
 
 @dataclass(frozen=True)
@@ -59,68 +59,66 @@ class DerivativeRowSums(Program):
 
     vector: str
     vector_dot: str
-    factors: Factors
+    operator: Operator
     direction: Factors
-    slab_mode: int
 
     def rounds(self) -> Rounds:
-        sums, sums_dot, *local = yield Sweep(DerivativeRowSums._local)
-        (slab,) = yield Sweep(DerivativeRowSums._slab, (sums, sums_dot))
-        return self.factors.unpad((*local[: self.slab_mode], slab, *local[self.slab_mode :]))
+        sums, sums_dot, local = yield Sweep(DerivativeRowSums._local)
+        (crossing,) = yield Sweep(DerivativeRowSums._slab, (sums, sums_dot))
+        return in_order(self.operator, local, crossing)
 
-    def _local(self, block: Block, total: Any) -> tuple[Matrix, ...]:
+    def _local(self, block: Block, total: Any) -> tuple[Sums, Sums, tuple[Matrix, ...]]:
         x, x_dot = block.vector(self.vector), block.vector(self.vector_dot)
-        index = block.index
-        totals = local_totals(self.factors, index) if total is None else total[2:]
-        for mode, rows in zip(index.local_modes, totals, strict=True):
-            matrix = self.factors.padded[mode]
+        index, operator = block.index, self.operator
+        if total is None:
+            empty = tuple(matrix.copy() for matrix in operator.room(block))
+            total = empty, operator.room(block), zeros_for(operator, operator.local)
+        sums, sums_dot, totals = total
+        for t, rows in zip(operator.local, totals, strict=True):
+            mode, matrix = operator.terms[t].mode, operator.gather.padded[t]
             width = matrix.shape[1]
             sweeps.derivative_row_sums_slices(
                 index.starts, index.rows[mode], index.fibres[mode], x, x_dot, matrix,
-                self.direction.padded[mode], lanes_for(width), block.buffer(mode, width),
+                self.direction.padded[t], lanes_for(width), block.buffer(mode, width),
                 block.buffer(mode, width, "derivative"), rows,
             )  # fmt: skip
-        before = (None, None) if total is None else total[:2]
-        sums = crossing_sums(block, self.factors, x, before[0])
-        sums_dot = crossing_sums(block, self.direction, x, before[1])
-        return (sums, crossing_sums(block, self.factors, x_dot, sums_dot), *totals)
+        moved = replace(operator, gather=self.direction)
+        sums = operator.crossing_sums(block, x, sums)
+        sums_dot = moved.crossing_sums(block, x, sums_dot)
+        return sums, operator.crossing_sums(block, x_dot, sums_dot), totals
 
-    def _slab(self, block: Block, total: Any, sums: Matrix, sums_dot: Matrix) -> tuple[Matrix]:
+    def _slab(self, block: Block, total: Any, sums: Sums, sums_dot: Sums) -> Any:
         x, x_dot = block.vector(self.vector), block.vector(self.vector_dot)
-        return slab_row_sums(block, self.factors, [(x, sums_dot), (x_dot, sums)], total)
+        parts = [(x, sums_dot), (x_dot, sums)]
+        return (slab_row_sums(block, self.operator, parts, total and total[0]),)
 
 
 @dataclass(frozen=True)
 class HessianRightHandSide(Program):
-    """The vector −Σ_k λ_k (Z ×_k (V_kU_kᵀ + U_kV_kᵀ))_Ω, left under `target`; ends in its norm."""
+    """The vector −Σ_t λ_t (X ×_k (V Pᵀ + P Vᵀ))_Ω, left under `target`; ends in its norm.
+
+    operator : the derivative of the problem's operator
+    """
 
     vector: str
     target: str
-    factors: Factors
-    direction: Factors
-    weights: tuple[float, ...]
+    operator: Operator
 
     def rounds(self) -> Rounds:
         (sums,) = yield Sweep(HessianRightHandSide._local)
-        (squares,) = yield Sweep(HessianRightHandSide._slab, (sums,))
+        squares = yield Sweep(HessianRightHandSide._slab, (sums,))
         return float(squares) ** 0.5
 
-    @property
-    def _negative(self) -> tuple[float, ...]:
-        return tuple(-weight for weight in self.weights)
+    def _local(self, block: Block, total: Any) -> tuple[Sums]:
+        x, out = block.vector(self.vector), block.fresh(self.target)
+        self.operator.add_local(block, x, out, shift=0.0)
+        return (self.operator.crossing_sums(block, x, total and total[0]),)
 
-    def _local(self, block: Block, total: Any) -> tuple[Matrix]:
-        gather = self.factors.beside(self.direction)
-        scatter = self.direction.beside(self.factors)
-        z, out = block.vector(self.vector), block.fresh(self.target)
-        add_local(block, gather, scatter, self._negative, z, out, shift=0.0)
-        return (crossing_sums(block, gather, z, total and total[0]),)
-
-    def _slab(self, block: Block, total: Any, sums: Matrix) -> tuple[float]:
+    def _slab(self, block: Block, total: Any, sums: Sums) -> float:
         out = block.changing(self.target)
-        scatter = self.direction.beside(self.factors)
-        add_crossing(block, scatter, self._negative, sums, out)
-        return (vectors.dot(out, out) + (total[0] if total else 0.0),)
+        self.operator.add_crossing(block, sums, out)
+        np.negative(out, out=out)
+        return float(vectors.dot(out, out)) + (total or 0.0)
 
 
 @dataclass(frozen=True)
@@ -146,31 +144,68 @@ class RowMoments(OneRound):
 
 
 @dataclass(frozen=True)
-class NormOfObservations(Program):
-    """‖y‖ over all blocks."""
+class ObservationSize(OneRound):
+    """Σ w h(y) and Σ w over all observations: what the loss is without any model."""
 
-    at_once = 1
+    model: EntryModel
 
-    def rounds(self) -> Rounds:
-        (squares,) = yield Sweep(NormOfObservations._squares)
-        return float(squares) ** 0.5
+    def step(self, block: Block, total: Any) -> tuple[float, float]:
+        loss, count = total or (0.0, 0.0)
+        weights = self.model.weights(block)
+        loss += float(passes.total_loss(block.values, weights, self.model.delta))
+        return loss, count + float(weights.sum() if weights.size else block.entries)
 
-    def _squares(self, block: Block, total: Any) -> tuple[float]:
-        return (vectors.dot(block.values, block.values) + (total[0] if total else 0.0),)
+
+@dataclass(frozen=True)
+class Limited(OneRound):
+    """Leave the observed values under `target`, none of them larger than δ."""
+
+    delta: float
+    target: str
+
+    def step(self, block: Block, total: Any) -> int:
+        np.clip(block.values, -self.delta, self.delta, out=block.fresh(self.target))
+        return 0
+
+
+@dataclass(frozen=True)
+class Resistances(OneRound):
+    """Leave under `target` the entries' term on the diagonal where they are free, else zero.
+
+    vector : the dual vector at which that is asked
+    """
+
+    model: EntryModel
+    vector: str
+    target: str
+
+    def step(self, block: Block, total: Any) -> int:
+        x = block.vector(self.vector)
+        passes.resistances(self.model.of(block), x, block.fresh(self.target))
+        return 0
+
+
+def in_order(
+    operator: Operator, local: tuple[Matrix, ...], crossing: tuple[Matrix, ...]
+) -> tuple[Matrix, ...]:
+    """Matrices of all terms, given those of the local and of the crossing ones; no padding."""
+    found = dict(zip(operator.local, local, strict=True))
+    found |= dict(zip(operator.crossing, crossing, strict=True))
+    return operator.gather.unpad(tuple(found[t] for t in range(len(operator.terms))))
+
+
+def zeros_for(operator: Operator, numbers: tuple[int, ...]) -> tuple[Matrix, ...]:
+    return tuple(np.zeros_like(operator.gather.padded[t]) for t in numbers)
 
 
 def slab_row_sums(
-    block: Block, factors: Factors, terms: list[tuple[Vector, Matrix]], total: Any
-) -> tuple[Matrix]:
-    """The total, (n_p, width), with Σ over terms of X_p Tᵀ on this block's slab added to it."""
-    index, mode = block.index, block.index.slab_mode
-    rows = np.zeros_like(factors.padded[mode]) if total is None else total[0]
-    for x, sums in terms:
-        sweeps.row_sums(
-            index.rows[mode], index.fibres[mode], x, sums, lanes_for(rows.shape[1]), rows
-        )
-    return (rows,)
-
-
-def local_totals(factors: Factors, index: BlockIndex) -> tuple[Matrix, ...]:
-    return tuple(np.zeros_like(factors.padded[mode]) for mode in index.local_modes)
+    block: Block, operator: Operator, parts: list[tuple[Vector, Sums]], total: Any
+) -> tuple[Matrix, ...]:
+    """The total, with Σ over parts of X_p Tᵀ on this block's slab added to it, by crossing term."""
+    index, mode = block.index, operator.slab_mode
+    found: tuple[Matrix, ...] = total or zeros_for(operator, operator.crossing)
+    for x, sums in parts:
+        for matrix, rows in zip(sums, found, strict=True):
+            lanes = lanes_for(rows.shape[1])
+            sweeps.row_sums(index.rows[mode], index.fibres[mode], x, matrix, lanes, rows)
+    return found

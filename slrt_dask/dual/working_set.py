@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data.store import open_store
-from slrt_dask.dual.bounds import MARKS
+from slrt_dask.dual.entries import MARKS
 from slrt_dask.engine.block import EXTRA, FIBRES, ROWS, Block, MemoryArrays
 from slrt_dask.engine.share import Share
 from slrt_dask.kernels.blocks import IndexColumns, fibre_keys
-from slrt_dask.kernels.bounds import BOUNDED
+from slrt_dask.kernels.entries import BOUNDED
 
 Mask = NDArray[np.bool_]
 

@@ -21,14 +21,14 @@ import zarr
 from numpy.typing import NDArray
 
 from slrt_dask.data.layout import write_partition
-from slrt_dask.dual.bounds import MARKS
+from slrt_dask.dual.entries import MARKS
 from slrt_dask.dual.operator import Factors, crossing_sums
 from slrt_dask.dual.working_set import partition_columns, restore_extra
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.engine.share import Share
 from slrt_dask.errors import StoreCorrupt
-from slrt_dask.kernels.bounds import OBSERVED
+from slrt_dask.kernels.entries import OBSERVED
 
 SUMS_ARRAY = "fibre_sums"
 KEYS_ARRAY = "fibre_keys"

@@ -29,8 +29,9 @@ from slrt_dask.kernels.crossing import strip_borders, strip_bounds
 Vector = NDArray[np.floating[Any]]
 NUMBERING = threading.Lock()
 """Numbering held-out places takes several times their memory for a moment: one block at a time."""
-VALUES, EXTRA = "values", "extra"
-"""The observed values, less the offset of the fit; and which entries are not the store's."""
+VALUES, WEIGHTS, EXTRA = "values", "weights", "extra"
+"""The observed values, less the offset of the fit; their weights, where they have some; and which
+entries are not the store's."""
 ROWS, FIBRES = "rows ", "fibres "
 """Followed by a mode: the entries' indices in it, and the numbers of their fibres."""
 
@@ -95,11 +96,13 @@ class Buffers:
             held = self._held[key] = np.empty(size, dtype=dtype)
         return held[:size].reshape(shape)
 
-    def sums(self, shape: tuple[int, ...], beside: Any = None) -> NDArray[np.float64]:
-        """Zeros for fibre sums, in one of two rooms: that in which `beside` is not."""
-        room = self.array(("sums", 0), shape)
-        if beside is not None and np.may_share_memory(room, beside):
-            room = self.array(("sums", 1), shape)
+    def sums(
+        self, shape: tuple[int, ...], in_use: Any = None, number: int = 0
+    ) -> NDArray[np.float64]:
+        """Zeros for some fibre sums, in one of two rooms: the one that is not `in_use`."""
+        room = self.array(("sums", number, 0), shape)
+        if in_use is not None and np.may_share_memory(room, in_use):
+            room = self.array(("sums", number, 1), shape)
         room.fill(0.0)
         return room
 

@@ -52,8 +52,8 @@ class Program(ABC):
         """Yields sweeps, is sent their sums, returns the outcome."""
 
     def combine(self, left: Any, right: Any) -> Any:
-        """The sum of two sums: tuples are added part by part, into the left one where possible."""
-        return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
+        """The sum of two sums, made in the left one where possible."""
+        return add_into(left, right)
 
 
 class OneRound(Program):
@@ -123,7 +123,9 @@ class Course:
 
 
 def add_into(left: Any, right: Any) -> Any:
-    """left + right; an array on the left takes the sum itself."""
+    """left + right, tuples part by part; an array on the left takes the sum itself."""
+    if isinstance(left, tuple):
+        return tuple(add_into(a, b) for a, b in zip(left, right, strict=True))
     if isinstance(left, np.ndarray) and left.flags.writeable:
         left += right
         return left

@@ -75,3 +75,22 @@ def solution_products(x, r, b):
         xx += value * value
         rr += residual * residual
     return bx, rx, xx, rr
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def scale(diagonal, x, out):
+    """out ← diagonal · x; returns ⟨x, out⟩."""
+    product = 0.0
+    for e in range(x.size):
+        value = np.float64(diagonal[e]) * np.float64(x[e])
+        out[e] = value
+        product += np.float64(x[e]) * value
+    return product
+
+
+@njit(nogil=True, cache=True)
+def clear_where_zero(diagonal, out):
+    """out ← 0 where the diagonal is zero."""
+    for e in range(out.size):
+        if diagonal[e] == 0.0:
+            out[e] = 0.0
