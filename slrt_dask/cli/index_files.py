@@ -200,21 +200,10 @@ def _write_csv(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> i
 
 
 def _write_npy(target: Path, blocks: Iterator[Block], _: Sequence[str]) -> int:
-    """The header has room for any length, so it is written again once the length is known."""
-    count = 0
+    found = np.concatenate([np.empty(0), *(values for _, values, _ in blocks)])
     with target.open("wb") as file:
-        _npy_header(file, count)
-        for _indices, values, _support in blocks:
-            file.write(values.astype("<f8").tobytes())
-            count += len(values)
-        file.seek(0)
-        _npy_header(file, count)
-    return count
-
-
-def _npy_header(file: Any, count: int) -> None:
-    about = {"descr": "<f8", "fortran_order": False, "shape": (count,)}
-    np.lib.format.write_array_header_1_0(file, about)
+        np.save(file, found)
+    return len(found)
 
 
 def _write_npz(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> int:
