@@ -95,7 +95,12 @@ def test_a_search_that_is_stopped_again_and_again_goes_on(store, tmp_path, monke
 
 def test_a_search_belongs_to_its_observations_and_settings(store, striped, tmp_path):
     slrt.tune(store, C=2.0, threads=1, run_directory=tmp_path / "s")
-    for other, options in ((striped, {}), (store, {"seed": 1}), (store, {"held_out": "entries"})):
+    for other, options in (
+        (striped, {}),
+        (store, {"seed": 1}),
+        (store, {"held_out": "entries"}),
+        (store, {"loss": slrt.Huber(1.0)}),
+    ):
         with pytest.raises(CheckpointMismatch, match="other observations or settings"):
             slrt.tune(other, C=2.0, threads=1, run_directory=tmp_path / "s", **options)
     with pytest.raises(InvalidInput, match="holds a search and no fit"):
@@ -117,14 +122,6 @@ def test_a_search_that_a_time_limit_ended_goes_on_when_it_is_asked_for_again(sto
     again = slrt.tune(store, max_seconds=1e-3, **options)
     assert not again.cut_short  # it was finished
     assert str(again) == str(found)
-
-
-def test_a_time_limit_of_a_search_is_that_of_one_call(store, tmp_path):
-    options = {"C": 2.0, "threads": 1, "run_directory": tmp_path / "s"}
-    slrt.tune(store, max_seconds=1e-3, **options)
-    row = json.loads((tmp_path / "s" / "search" / "0000.json").read_text()) | {"wall": 1000.0}
-    (tmp_path / "s" / "search" / "0000.json").write_text(json.dumps(row))
-    assert len(slrt.tune(store, max_seconds=60, **options).history) == 3
 
 
 def test_a_search_that_fails_before_it_tried_anything_leaves_nothing(store, tmp_path):
@@ -189,21 +186,3 @@ def test_held_out_observations_that_are_given_need_no_others(store, tmp_path):
     train, test = store.split(0.2, 7, tmp_path / "train", tmp_path / "test")
     with pytest.raises(InvalidInput, match="validation is given"):
         slrt.tune(train, validation=test, held_out="entries")
-
-
-def test_a_search_of_an_earlier_release_goes_on(store, tmp_path):
-    options = {"C": 2.0, "center": True, "threads": 1, "run_directory": tmp_path / "s"}
-    found = slrt.tune(store, **options)
-    path = tmp_path / "s" / "search" / "asked.json"
-    asked = json.loads(path.read_text())
-    asked["settings"].pop("huber", None)  # of which it did not know
-    asked["free"].pop("center", None)
-    path.write_text(json.dumps(asked))
-    assert slrt.tune(store, **options).settings == found.settings
-
-
-def test_another_loss_is_another_search(store, tmp_path):
-    options = {"C": 2.0, "center": True, "threads": 1, "run_directory": tmp_path / "s"}
-    slrt.tune(store, **options)
-    with pytest.raises(CheckpointMismatch):
-        slrt.tune(store, loss=slrt.Huber(1.0), **options)
