@@ -218,17 +218,17 @@ def test_nothing_as_large_as_the_observations_reaches_scheduler_or_driver(store_
     client.register_plugin(Weigh())
     found = []
     for fraction in (0.1, 0.8):
-        dense = random_problem((400, 10, 8), (3, 2, 1), C=5.0, fraction=fraction)
+        dense = random_problem((150, 8, 6), (3, 2, 1), C=5.0, fraction=fraction)
         store = store_of(dense.mask, dense.values, parts=2)
-        slrt_dask.complete(store, dense.manifold.ranks, C=5.0, max_iterations=2, client=client)
+        slrt_dask.complete(store, dense.manifold.ranks, C=5.0, max_iterations=1, client=client)
         found.append(client.run_on_scheduler(weighed))
     client.unregister_scheduler_plugin(Weigh.name)
     (few, _), (many, described) = found
     assert few.keys() == many.keys() >= {"slrt-sweep", "slrt-advance", "slrt-load"}
     for label in few:
         assert abs(many[label] - few[label]) <= 500, label
-    # Factors of 18 kB and sums pass from worker to worker, or are scattered.
-    assert max(described.values()) < 8000
+    # Factors and sums pass from worker to worker, or are scattered.
+    assert max(described.values()) < 4000
 
 
 # ---- workers of different sizes ---------------------------------------------------------------
