@@ -107,31 +107,17 @@ def _check_range(
 
 
 def _parsed(file: Path, rows: list[tuple[int, str]], order: int, delimiter: str | None) -> Indices:
-    try:
-        table = np.loadtxt(
-            [line for _, line in rows],
-            dtype=np.int64,
-            delimiter=delimiter,
-            usecols=range(order),
-            ndmin=2,
-        )
-    except ValueError:
-        for number, line in rows:
-            if not _holds_index(line, order, delimiter):
-                raise InvalidInput(
-                    f"line {number} of {file} is {line.strip()!r}; {order} whole numbers were "
-                    "expected"
-                ) from None
-        raise
-    return table.T
-
-
-def _holds_index(line: str, order: int, delimiter: str | None) -> bool:
-    fields = line.split("#", 1)[0].split(delimiter)
-    try:
-        return len([int(field) for field in fields[:order]]) == order
-    except ValueError:
-        return False
+    places = np.empty((order, len(rows)), dtype=np.int64)
+    for column, (number, line) in enumerate(rows):
+        fields = line.split("#", 1)[0].split(delimiter)[:order]
+        try:
+            for mode in range(order):
+                places[mode, column] = int(fields[mode])
+        except (ValueError, IndexError, OverflowError):
+            raise InvalidInput(
+                f"line {number} of {file} is {line.strip()!r}; {order} whole numbers were expected"
+            ) from None
+    return places
 
 
 def _has_data(line: str) -> bool:
