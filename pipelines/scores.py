@@ -13,7 +13,7 @@ import dask.array as da
 import numpy as np
 
 import slrt_dask as slrt
-from slrt_dask.cli.outcomes import is_chosen
+from slrt_dask.printing import searched
 
 if TYPE_CHECKING:
     from shared import Fitted
@@ -42,7 +42,7 @@ def report(
     table([
         ("tensor", " × ".join(map(str, train.shape))),
         ("observed", f"{train.nnz:,} entries, {100 * train.nnz / np.prod(train.shape):.3g} %"),
-        *([("search", done.records[0].event)] if is_chosen(done) else []),
+        *([("search", done.records[0].event)] if searched(done) else []),
         ("settings", f"ranks {done.ranks}, C = {done.C:.4g}, λ = ({weights}), {_centring(done)}"),
         *([] if scores is None else _rows(scores, of_the_mean, top)),
         *((name, f"RMSE {error:.5g}") for name, error in guesses.items()),

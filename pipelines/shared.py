@@ -24,7 +24,6 @@ from scores import table
 import slrt_dask as slrt
 from slrt_dask.cli.application import EXIT_INTERRUPTED
 from slrt_dask.cli.computing import Computing
-from slrt_dask.cli.interrupts import interrupted_fit_explained, interrupts_noticed
 from slrt_dask.data.ingest import PARTITION_ENTRIES
 from slrt_dask.data.libraries import load
 from slrt_dask.errors import SlrtError
@@ -33,6 +32,8 @@ from slrt_dask.tuning.search import Tried
 
 SMALL = 48
 """Of data of one's own, what --small keeps of each mode; it also means few iterations."""
+ENDED_EARLY: list[slrt.Completion] = []
+"""Completions of fits that Ctrl-C has ended."""
 SMALL_SHARE = 3
 """Little data have less structure, so more of them is observed."""
 
@@ -73,12 +74,11 @@ def run(main: Callable[[], None]) -> None:
 
     A fit that was interrupted still has a table and pictures, and the exit code of an interrupt.
     """
-    with interrupts_noticed() as seen:
-        try:
-            main()
-        except SlrtError as error:
-            raise SystemExit(f"error: {error}") from None
-    if seen.count:
+    try:
+        main()
+    except SlrtError as error:
+        raise SystemExit(f"error: {error}") from None
+    if ENDED_EARLY:
         sys.exit(EXIT_INTERRUPTED)
 
 
@@ -163,15 +163,17 @@ def fit(
             plan = slrt.plan(train, ranks, constraint=constraint, client=client)
             print(f"What {what} will need\n\n{plan}\n", flush=True)
         began = time.perf_counter()
-        with interrupted_fit_explained() as interrupts:
-            observers = [trials, interrupts, *([] if shown is None else [shown])]
-            try:
-                done = slrt.complete(
-                    train, ranks, constraint=constraint, client=client, observers=observers, **given
-                )
-            except KeyboardInterrupt:  # before there was anything to keep, and told of already
-                sys.exit(EXIT_INTERRUPTED)
-        return Fitted(done, train, test, time.perf_counter() - began, trials.seen)
+        observers = [trials, *([] if shown is None else [shown])]
+        try:
+            done = slrt.complete(
+                train, ranks, constraint=constraint, client=client, observers=observers, **given
+            )
+        except KeyboardInterrupt:  # before there was anything to keep
+            sys.stderr.write("interrupted\n")
+            sys.exit(EXIT_INTERRUPTED)
+        found = Fitted(done, train, test, time.perf_counter() - began, trials.seen)
+        ENDED_EARLY.extend([done] * found.interrupted)
+        return found
 
 
 def observed_at(store: slrt.ObservationStore, mode: int, places: Sequence[int]) -> np.ndarray:

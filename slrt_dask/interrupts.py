@@ -37,7 +37,7 @@ def interrupts_deferred() -> Iterator[None]:
     def request(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
         REQUESTED.set()
-        logger.warning("interrupted: the fit ends with what it has reached; again ends it at once")
+        logger.warning("interrupted: ending the fit with what it has reached (again: at once)")
 
     previous = signal.signal(signal.SIGINT, request)
     try:

@@ -12,7 +12,6 @@ none. This changes when models do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,21 +59,12 @@ def rests_on_nothing(
     places: NDArray[np.integer[Any]],
     counts: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Which places (K, m) nothing was observed about, (m,), given the counts at them (K, m)."""
-    return unobserved(places, counts, slice_counts(path, header))
+    """Which places (K, m) nothing was observed about, (m,), given the counts at them (K, m).
 
-
-def unobserved(
-    places: NDArray[np.integer[Any]] | Columns,
-    counts: NDArray[Any],
-    slices: Sequence[NDArray[Any]],
-) -> NDArray[np.bool_]:
-    """Which places (K, m) have in every mode a fibre or a slice without observations, (m,).
-
-    counts : of observations in the fibres through them, (K, m);  slices : in each slice, K (n_k,)
+    In every mode their fibre or their slice has no observation.
     """
     nothing = np.ones(len(places[0]), dtype=np.bool_)
-    for row, count, filled in zip(places, counts, slices, strict=True):
+    for row, count, filled in zip(places, counts, slice_counts(path, header), strict=True):
         nothing &= (count == 0) | (filled[row] == 0)
     return nothing
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import json
-import os
 import tempfile
 
 import numpy as np
@@ -121,29 +119,6 @@ def test_a_run_of_an_array_can_be_resumed(tensor, expected, tmp_path):
     assert not any((run / name).exists() for name in left)
 
 
-def test_what_killed_processes_left_goes_when_a_run_is_made(tensor, tmp_path):
-    run = tmp_path / "run"
-    for left in ("observations-abc12345/store", "rows-abc12345/rows-0", "observations-of-mine/x"):
-        (run / left).mkdir(parents=True)
-    slrt.complete(tensor, RANKS, run_directory=run, **FIT)
-    kept = [entry.name for entry in run.iterdir() if entry.name.startswith(("obs", "rows-"))]
-    assert len(kept) == 2
-    assert "observations-of-mine" in kept  # which is no store that was made here
-    own = slrt.open_store(json.loads((run / "settings.json").read_text())["store"])
-    assert own.shape == SHAPE
-
-
-@pytest.mark.parametrize("is_new", [True, False])
-def test_a_refused_fit_leaves_its_run_directory_as_it_was(tensor, tmp_path, is_new):
-    run = tmp_path / "run"
-    if not is_new:
-        run.mkdir()
-    with pytest.raises(ValueError, match="ranks"):
-        slrt.complete(tensor, (2, 2), run_directory=run, **FIT)
-    assert run.exists() is not is_new
-    assert is_new or list(run.iterdir()) == []
-
-
 def test_what_is_no_array_is_refused_with_a_remedy(labelled):
     with pytest.raises(InvalidInput, match="open_store"):
         slrt.complete("cube.slrt", RANKS)
@@ -205,18 +180,3 @@ def test_the_accessor_takes_what_complete_takes(labelled):
     own = dict(inspect.signature(slrt.complete).parameters)
     own.pop("store")
     assert accessor == own
-
-
-def test_without_the_import_there_is_no_accessor_and_no_xarray():
-    import subprocess
-    import sys
-
-    program = "import sys, slrt_dask; slrt_dask.from_array; print('xarray' in sys.modules)"
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert found.stdout.strip() == "False"

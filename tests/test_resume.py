@@ -257,7 +257,7 @@ def test_a_run_may_be_stopped_again_and_again(store, undisturbed_run, tmp_path):
 # ---- what the checkpoints leave -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", [0, 3, 5, 8])
+@pytest.mark.parametrize("when", [0, 5, 8])
 def test_iterations_after_the_last_checkpoint_are_made_again(
     when, store, stop_and_resume, tmp_path
 ):
@@ -266,12 +266,33 @@ def test_iterations_after_the_last_checkpoint_are_made_again(
     assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
 
 
-def test_a_torn_dual_falls_back_to_the_checkpoint_before(store, stop_and_resume, tmp_path):
-    def tear(run):
-        file = min((run / "checkpoints" / "000004" / "dual").iterdir())
-        file.write_bytes(file.read_bytes()[:-8])
-        assert (run / "checkpoints" / "000003").exists()
+def tear_the_newest_dual(run):
+    file = min((run / "checkpoints" / "000004" / "dual").iterdir())
+    file.write_bytes(file.read_bytes()[:-8])
+    assert (run / "checkpoints" / "000003").exists()
 
+
+def lose_all_states(run):
+    for checkpoint in (run / "checkpoints").iterdir():
+        (checkpoint / "state.json").unlink()
+
+
+def tear_the_last_record(run):
+    text = (run / "records.jsonl").read_text()
+    shutil.rmtree(run / "checkpoints" / "000004")  # a record comes before its checkpoint
+    (run / "records.jsonl").write_text(text[:-20])
+
+
+def leave_half_a_checkpoint(run):
+    shutil.copytree(run / "checkpoints" / "000004", run / "checkpoints" / "000005.part")
+    (run / "checkpoints" / "000005.part" / "state.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "tear",
+    [tear_the_newest_dual, lose_all_states, tear_the_last_record, leave_half_a_checkpoint],
+)
+def test_what_is_torn_is_made_again(tear, store, stop_and_resume, tmp_path):
     undisturbed, resumed = stop_and_resume(store(parts=2), 4, then=tear)
     assert_same(resumed, undisturbed)
     assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
@@ -286,36 +307,6 @@ def test_a_lost_dual_on_a_worker_process_falls_back_too(
     max((run / "checkpoints" / "000002" / "dual").iterdir()).unlink()
     resumed = slrt.resume(run, client=process_client)
     assert resumed.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-10)
-
-
-@pytest.mark.parametrize("when", [0, 3])
-def test_without_a_whole_checkpoint_the_run_begins_again(when, store, stop_and_resume, tmp_path):
-    def tear(run):
-        for checkpoint in (run / "checkpoints").iterdir():
-            (checkpoint / "state.json").unlink()
-
-    undisturbed, resumed = stop_and_resume(store(), when, then=tear)
-    assert_same(resumed, undisturbed)
-    assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
-
-
-def test_a_torn_last_line_of_the_records_is_made_again(store, stop_and_resume, tmp_path):
-    def tear(run):
-        text = (run / "records.jsonl").read_text()
-        shutil.rmtree(run / "checkpoints" / "000004")  # a record comes before its checkpoint
-        (run / "records.jsonl").write_text(text[:-20])
-
-    undisturbed, resumed = stop_and_resume(store(), 4, then=tear)
-    assert_same(resumed, undisturbed)
-    assert [line["iteration"] for line in written_records(tmp_path / "run")] == list(range(9))
-
-
-def test_an_unfinished_checkpoint_is_not_taken(store, stop_and_resume):
-    def leave(run):
-        shutil.copytree(run / "checkpoints" / "000004", run / "checkpoints" / "000005.part")
-        (run / "checkpoints" / "000005.part" / "state.json").unlink()
-
-    assert_same(*reversed(stop_and_resume(store(), 4, then=leave)))
 
 
 @pytest.mark.parametrize("every", ["1h", "1us"])

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any
 
@@ -65,42 +65,41 @@ class Computing:
                 yield None
 
 
-def computing_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives the command an argument `computing`."""
-
-    @click.option("--scheduler", metavar="ADDRESS", help="Use the dask cluster at this address.")
-    @click.option(
+OPTIONS = (
+    click.option("--scheduler", metavar="ADDRESS", help="Use the dask cluster at this address."),
+    click.option(
         "--workers", type=click.IntRange(min=1), help="Start this many worker processes meanwhile."
-    )
-    @click.option(
+    ),
+    click.option(
         "--threads",
         type=click.IntRange(min=1),
         help="Threads of each worker, or of this process; all cores are used if left out.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--memory-limit",
         type=BYTES,
         metavar="SIZE",
         help="Memory that each worker, or this process, may use, such as 4GB.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--tls",
         type=CERTIFICATES,
         metavar="DIRECTORY",
         help="Certificates of the cluster, from slrt-dask certificates.",
-    )
-    @wraps(command)
-    def with_computing(
-        *,
-        scheduler: str | None,
-        workers: int | None,
-        threads: int | None,
-        memory_limit: str | None,
-        tls: CertificateDirectory | None,
-        **others: Any,
-    ) -> None:
-        command(computing=Computing(scheduler, workers, threads, memory_limit, tls), **others)
+    ),
+)
 
+
+def computing_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives the command an argument `computing`."""
+
+    @wraps(command)
+    def with_computing(**flags: Any) -> None:
+        given = {one.name: flags.pop(one.name) for one in fields(Computing)}
+        command(computing=Computing(**given), **flags)
+
+    for option in reversed(OPTIONS):
+        with_computing = option(with_computing)
     return with_computing
 
 

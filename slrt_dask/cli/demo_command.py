@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from slrt_dask.cli.options import common_options, is_verbose
+from slrt_dask.cli.progress import quiet_option
 
 
 @click.command(short_help="See it work on made-up data; nothing else is needed.")
@@ -22,7 +23,7 @@ from slrt_dask.cli.options import common_options, is_verbose
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Another seed, another landscape.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep stores and run in the output directory too.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @common_options
 def demo(output: Path, seed: int, keep: bool, quiet: bool) -> None:
     """Complete a small made-up landscape of which a tenth is observed; no file or cluster needed.

@@ -26,7 +26,6 @@ from slrt_dask.cli.outcomes import outcome, rest_shown
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
-    from slrt_dask.config import FitSettings
     from slrt_dask.data.store import ObservationStore
     from slrt_dask.optim.records import Observer
     from slrt_dask.runs import RunDirectory
@@ -210,15 +209,18 @@ def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -
 def _fitted(
     request: FitRequest, client: Any, computing: Computing, checkpoint_every: str, quiet: bool
 ) -> Completion:
+    from slrt_dask.combining import constraints_of
     from slrt_dask.data.store import open_store
     from slrt_dask.fit import complete
 
-    store = open_store(request.store)
+    store, given = open_store(request.store), request.arguments
     held_out = None if request.validation is None else open_store(request.validation)
-    with _watched(store, request.settings, client, quiet) as observers:
+    # Chunks of an embedded tensor are divided among workers, whatever the store's partitions are.
+    divided = None if constraints_of(given["constraint"]).hankel else store
+    with _watched(divided, given.get("max_iterations"), client, quiet) as observers:
         return complete(
             store,
-            **request.arguments(),
+            **given,
             **_where(client, computing, checkpoint_every, observers),
             validation=held_out,
             run_directory=request.run,
@@ -234,7 +236,8 @@ def _resumed(
 ) -> Completion:
     from slrt_dask.fit import resume as go_on
 
-    with _watched(run.open_store(), run.settings, client, quiet) as observers:
+    divided = run.open_store() if run.settings.tau is None else None
+    with _watched(divided, run.settings.max_iterations, client, quiet) as observers:
         return go_on(run.path, **_where(client, computing, checkpoint_every, observers))
 
 
@@ -253,18 +256,22 @@ def _where(
 
 @contextmanager
 def _watched(
-    store: ObservationStore, settings: FitSettings, client: Any, quiet: bool
+    store: ObservationStore | None, max_iterations: int | None, client: Any, quiet: bool
 ) -> Iterator[list[Observer[Any]]]:
-    """Observers that show how far a fit is, while it runs."""
+    """Observers that show how far a fit is, while it runs.
+
+    store : whose partitions are divided among the workers, if they are
+    """
+    from slrt_dask.config import FitSettings
     from slrt_dask.monitor import ProgressObserver
 
-    progress = ProgressObserver(settings.max_iterations)
+    progress = ProgressObserver(max_iterations or FitSettings.max_iterations)
     # the log, when it is shown, has a line for every iteration already
     observers: list[Observer[Any]] = [] if quiet or is_verbose() else [progress]
-    if client is not None and settings.tau is None and not quiet:
+    if client is not None and store is not None and not quiet:
         _tell_of_idle_workers(store, client)
     if observers and sys.stderr.isatty():
-        click.echo(f"loading {store.nnz:,} observations", err=True)
+        click.echo("loading the observations", err=True)
     try:
         yield observers
     finally:

@@ -8,6 +8,7 @@ import click
 
 from slrt_dask.cli.centring import center_options
 from slrt_dask.cli.options import NUMBER_OR_AUTO, NUMBERS, RANKS, WHOLE_NUMBERS, Parsed
+from slrt_dask.cli.progress import quiet_option
 
 PRECISION = click.Choice(["float64", "float32"])
 
@@ -178,7 +179,7 @@ def constraint_options(command: Callable[..., None]) -> Callable[..., None]:
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
     """What may differ between the parts of a run that was stopped in between."""
     for option in (
-        click.option("--quiet", is_flag=True, help="Show no progress."),
+        quiet_option,
         click.option(
             "--checkpoint-every",
             type=EVERY,

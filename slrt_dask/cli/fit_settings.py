@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from slrt_dask.cli.options import AUTO, CERTIFIED
-from slrt_dask.config import FitSettings, read_settings
+from slrt_dask.config import read_settings
 from slrt_dask.errors import InvalidConfig
 
 PATHS = ("store", "run", "validation")
@@ -22,24 +21,12 @@ REQUIRED = {"store": "STORE", "run": "--run"}
 
 @dataclass(frozen=True)
 class FitRequest:
-    """A fit that was asked for: which stores, where to keep the run, and the settings.
-
-    searched : arguments that take the place of settings which are to be searched for
-    """
+    """A fit that was asked for: which stores, where to keep the run, and what `complete` gets."""
 
     store: str
     run: str
     validation: str | None
-    settings: FitSettings
-    searched: dict[str, Any]
-
-    def arguments(self) -> dict[str, Any]:
-        """What `complete` is called with."""
-        given = {**self.settings.to_dict(), **self.searched}
-        for key in ("chosen", "certified"):
-            del given[key]
-        given["loss"] = loss_of(given.pop("huber"))
-        return given
+    arguments: dict[str, Any]
 
 
 def loss_of(huber: float | str | None) -> Any:
@@ -59,32 +46,8 @@ def requested(config: str | None, flags: dict[str, Any]) -> FitRequest:
         if key not in values:
             raise click.UsageError(f"{flag} is missing; give it, or set fit.{key} in a --config.")
     store, run = values.pop("store"), values.pop("run")
-    searched = _left_open(values)
-    return FitRequest(store, run, values.pop("validation", None), _settings(values), searched)
-
-
-def _left_open(values: dict[str, Any]) -> dict[str, Any]:
-    """Take out what is "auto", or not given, leaving numbers in its place that will do."""
-    searched: dict[str, Any] = {
-        key: AUTO for key in ("ranks", "C") if values.get(key, AUTO) == AUTO
-    }
-    if values.get("ranks") == CERTIFIED:
-        searched["ranks"] = CERTIFIED
-    for key in ("max_ranks", "held_out"):
-        if key in values:
-            searched[key] = values.pop(key)
-    if values.get("center") == AUTO:
-        searched["center"] = AUTO
-        values["center"] = True
-    if "ranks" in searched:
-        values["ranks"] = (1,)
-        if "center" not in values:
-            searched["center"] = None
-    if "C" in searched:
-        values["C"] = 1.0
-    if values.get("huber") == AUTO:
-        searched["huber"] = values.pop("huber")
-    return searched
+    values["loss"] = loss_of(values.pop("huber", None))
+    return FitRequest(store, run, values.pop("validation", None), values)
 
 
 def constraint_table(flags: dict[str, Any], given: Any = None) -> Any:
@@ -120,18 +83,6 @@ def _joined(
         if next((name for name in ("rows", "tau") if name in table), None) == key:
             return [*tables[:number], {**table, **flags}, *tables[number + 1 :]]
     return [*tables, flags]
-
-
-def _settings(values: dict[str, Any]) -> FitSettings:
-    for key, words in (("ranks", f", {AUTO!r} or {CERTIFIED!r}"), ("lambdas", "")):
-        if not isinstance(values.get(key, ()), tuple):
-            raise InvalidConfig(
-                f"{key} is {values[key]!r}; give a list with one number per mode{words}"
-            )
-    try:
-        return FitSettings(**values)
-    except TypeError as error:
-        raise InvalidConfig(f"a setting has the wrong type: {error}") from error
 
 
 def _from_file(config: str) -> dict[str, Any]:

@@ -107,31 +107,17 @@ def _check_range(
 
 
 def _parsed(file: Path, rows: list[tuple[int, str]], order: int, delimiter: str | None) -> Indices:
-    try:
-        table = np.loadtxt(
-            [line for _, line in rows],
-            dtype=np.int64,
-            delimiter=delimiter,
-            usecols=range(order),
-            ndmin=2,
-        )
-    except ValueError:
-        for number, line in rows:
-            if not _holds_index(line, order, delimiter):
-                raise InvalidInput(
-                    f"line {number} of {file} is {line.strip()!r}; {order} whole numbers were "
-                    "expected"
-                ) from None
-        raise
-    return table.T
-
-
-def _holds_index(line: str, order: int, delimiter: str | None) -> bool:
-    fields = line.split("#", 1)[0].split(delimiter)
-    try:
-        return len([int(field) for field in fields[:order]]) == order
-    except ValueError:
-        return False
+    places = np.empty((order, len(rows)), dtype=np.int64)
+    for column, (number, line) in enumerate(rows):
+        fields = line.split("#", 1)[0].split(delimiter)[:order]
+        try:
+            for mode in range(order):
+                places[mode, column] = int(fields[mode])
+        except (ValueError, IndexError, OverflowError):
+            raise InvalidInput(
+                f"line {number} of {file} is {line.strip()!r}; {order} whole numbers were expected"
+            ) from None
+    return places
 
 
 def _has_data(line: str) -> bool:
@@ -200,21 +186,10 @@ def _write_csv(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> i
 
 
 def _write_npy(target: Path, blocks: Iterator[Block], _: Sequence[str]) -> int:
-    """The header has room for any length, so it is written again once the length is known."""
-    count = 0
+    found = np.concatenate([np.empty(0), *(values for _, values, _ in blocks)])
     with target.open("wb") as file:
-        _npy_header(file, count)
-        for _indices, values, _support in blocks:
-            file.write(values.astype("<f8").tobytes())
-            count += len(values)
-        file.seek(0)
-        _npy_header(file, count)
-    return count
-
-
-def _npy_header(file: Any, count: int) -> None:
-    about = {"descr": "<f8", "fortran_order": False, "shape": (count,)}
-    np.lib.format.write_array_header_1_0(file, about)
+        np.save(file, found)
+    return len(found)
 
 
 def _write_npz(target: Path, blocks: Iterator[Block], names: Sequence[str]) -> int:

@@ -13,19 +13,15 @@ if TYPE_CHECKING:
     from slrt_dask.completion import Completion
 
 
-def is_chosen(done: Completion) -> bool:
-    """Whether its settings were searched for."""
-    return bool(done.records) and "chosen among" in done.records[0].event
-
-
 def outcome(done: Completion, run: str) -> str:
     """What a fit came to, and what to do with it."""
     from slrt_dask.losses import error_name
+    from slrt_dask.printing import searched
 
     iterations, sweeps = max(0, len(done.records) - 1), sum(row.sweeps for row in done.records)
     errors = [row.validation_rmse for row in done.records if row.validation_rmse is not None]
     validated = [f"validation   {error_name(done.header.huber)} {errors[-1]:.6g}"] if errors else []
-    settings = [f"settings     {done.records[0].event}"] if is_chosen(done) else []
+    settings = [f"settings     {done.records[0].event}"] if searched(done) else []
     loss = [] if done.loss is None else [f"loss         Huber's, delta {done.loss.delta:.6g}"]
     name = shlex.quote(run)
     further = f"resume {name} to go on, " if done.stop_reason.name == "INTERRUPTED" else ""
@@ -48,10 +44,12 @@ def outcome(done: Completion, run: str) -> str:
 
 def _ranks(done: Completion) -> list[str]:
     """The ranks of the answer, unless they are those that the line about a search names."""
+    from slrt_dask.printing import searched
+
     first = done.records[0].ranks if done.records else done.ranks
     if done.ranks != first:
         return [f"ranks        {done.ranks}, grown from {first}"]
-    return [] if is_chosen(done) else [f"ranks        {done.ranks}"]
+    return [] if searched(done) else [f"ranks        {done.ranks}"]
 
 
 def _took(done: Completion, run: str) -> str:

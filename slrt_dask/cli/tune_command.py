@@ -22,6 +22,7 @@ from slrt_dask.cli.options import (
     is_verbose,
 )
 from slrt_dask.cli.outcomes import rest_shown
+from slrt_dask.cli.progress import quiet_option
 
 if TYPE_CHECKING:
     from slrt_dask.tuning.tuning import Tuning
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 )
 @click.option("--output", metavar="JSON", help="Write what was tried to a file.")
 @click.option("--plot", metavar="PICTURE", help="Draw it, to a .png or .pdf.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @computing_options
 @common_options
 def tune(

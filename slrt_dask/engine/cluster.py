@@ -288,6 +288,17 @@ class PinnedTasks:
             )
         return list(results)
 
+    def taken(self, futures: Sequence[Any], check: Callable[[], None] = lambda: None) -> list[Any]:
+        """Results that nobody needs again: the tasks are forgotten at once.
+
+        Python alone would do that late: a wait that timed out leaves cycles that hold futures.
+        """
+        try:
+            return self.results(futures, check)
+        finally:
+            for future in futures:
+                future.release()
+
     def _look_after(self, futures: Sequence[Any], attempt: Callable[[], Any]) -> Any:
         """What an attempt returns; None if it took too long, but all workers are at work."""
         try:
@@ -352,10 +363,13 @@ class ClusterEngine(Engine):
         with self._tasks.losses_named():
             sent = self._tasks.scatter("run", self.places[0], run)
             first, ended = 0, None
-            while not isinstance(ended, Finished):
-                rounds = range(first, first + program.at_once)
-                (ended,) = self._tasks.results([self._submitted(sent, rounds)], interrupts.check)
-                first = rounds.stop
+            try:
+                while not isinstance(ended, Finished):
+                    rounds = range(first, first + program.at_once)
+                    (ended,) = self._tasks.taken([self._submitted(sent, rounds)], interrupts.check)
+                    first = rounds.stop
+            finally:
+                sent.release()
             return ended.outcome
 
     def _submitted(self, run: Any, rounds: range) -> Any:
@@ -382,7 +396,7 @@ class ClusterEngine(Engine):
 
     def _on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         with self._tasks.losses_named():
-            return self._tasks.results(
+            return self._tasks.taken(
                 [
                     self._tasks.submit("visit", worker, visit, name, task, arguments)
                     for worker, name in self._shares.items()
@@ -401,4 +415,6 @@ class ClusterEngine(Engine):
             deadline = time.monotonic() + UNLOAD_SECONDS
             for future in unloading:
                 self._tasks.wait_for(future, max(0.0, deadline - time.monotonic()))
+        for future in self._loads:
+            future.release()
         self._loads = []

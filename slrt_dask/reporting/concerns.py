@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 from slrt_dask.engine.plan import RUNTIME_BYTES, readable
 from slrt_dask.optim.stopping import StopReason
-from slrt_dask.reporting.facts import Facts, Standing
-from slrt_dask.reporting.observed import DRAWN
+from slrt_dask.reporting.facts import DRAWN, Facts, Standing
 from slrt_dask.reporting.wording import counted, percent, plain
 
 CONVERGED = (StopReason.GAP, StopReason.GRADIENT, StopReason.CHOSEN)
@@ -102,9 +101,6 @@ def _missed_constraints(facts: Facts) -> Iterator[str]:
 
 
 def _rests_on_nothing(facts: Facts) -> Iterator[str]:
-    observed = facts.observed
-    if observed is None:
-        return
     what = f"the {facts.center_name}" if facts.model.offset else "0"
     if facts.model.has_effects:
         what = "the offset of their modes"
@@ -112,14 +108,14 @@ def _rests_on_nothing(facts: Facts) -> Iterator[str]:
     constraints = facts.model.constraints
     is_free = constraints.bounds is None and not constraints.linear
     end = "" if not is_free else f" They are predicted as {what}."
-    if observed.unseen:
+    if facts.unseen:
         yield (
-            f"About {percent(observed.unseen / DRAWN)} of the predictions rest on no observation: "
-            f"of {DRAWN:,} entries drawn at random, {observed.unseen:,} have none on any of their "
+            f"About {percent(facts.unseen / DRAWN)} of the predictions rest on no observation: "
+            f"of {DRAWN:,} entries drawn at random, {facts.unseen:,} have none on any of their "
             f"fibres, or none in a whole slice of theirs.{end}"
         )
-    if facts.model.constraints.hankel is None:
-        for mode, empty in enumerate(observed.empty):
+    if facts.observed is not None and constraints.hankel is None:
+        for mode, empty in enumerate(facts.observed.empty):
             if empty:
                 length = facts.store.shape[mode] if facts.store else 0
                 yield (

@@ -67,47 +67,33 @@ def time_section(facts: Facts) -> Markup:
         took = f"It took {time_taken(facts)}: the search for its settings {search}, the fit "
     summary = tag("p", joined([took, least, fit, f".{started}{mean}"]), class_="lead")
     figure = tag("figure", bar, class_="plot wide")
-    return joined([summary, figure, tag("div", by_cause, class_="time"), _by_place(facts)])
+    return joined([summary, figure, tag("div", by_cause, class_="time")])
 
 
-def _by_place(facts: Facts) -> Markup:
-    assert facts.usage is not None
-    rows = [
-        (
-            use.place, f"{use.threads}", f"{use.entries:,}", f"{use.rounds:,}",
-            duration(use.computing), duration(use.waiting),
-        )
-        for use in facts.usage.places
-        if use.entries
-    ]  # fmt: skip
-    if len(rows) < 2:
-        return Markup("")
-    headers = ("worker", "threads", "observations", "rounds", "kernels", "waiting")
-    return table("Time by worker", headers, rows, numeric=range(1, 6), stacked=True)
-
-
-def memory_section(facts: Facts) -> Markup:
+def places_section(facts: Facts) -> Markup:
     if facts.usage is None:
         return tag("p", UNKNOWN)
     rows = [
         (
-            use.place,
-            number(
-                use.peak, f"{'' if use.peak > use.before else '≤ '}{readable(use.peak)}", "peak"
-            ),
+            use.place, f"{use.threads}", f"{use.entries:,}", f"{use.rounds:,}",
+            duration(use.computing), duration(use.waiting),
+            number(use.peak, f"{'≤ ' * (use.peak <= use.before)}{readable(use.peak)}", "peak"),
             number(use.planned, readable(use.planned), "planned"),
             "none" if use.limit is None else readable(use.limit),
             "in files" if use.streamed else "in memory" if use.entries else "none",
         )
         for use in facts.usage.places
-    ]
-    headers = ("where", "peak", "planned", "limit", "blocks")
+    ]  # fmt: skip
+    headers = (
+        "where", "threads", "observations", "rounds", "kernels", "waiting", "peak", "planned",
+        "limit", "blocks",
+    )  # fmt: skip
     note = (
         "Peaks are the largest resident sizes of whole processes, interpreter and libraries "
         "included, and so is the plan. Where one had been reached before the fit began, it is an "
         "upper limit (≤)."
     )
-    shown = table("Memory measured and planned", headers, rows, numeric=(1, 2, 3), stacked=True)
+    shown = table("Workers", headers, rows, numeric=range(1, 9), stacked=True)
     return joined([shown, tag("p", note, class_="soft")])
 
 

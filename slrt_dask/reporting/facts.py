@@ -27,6 +27,8 @@ from slrt_dask.reporting.wording import label
 from slrt_dask.runs import Start
 from slrt_dask.usage import Usage
 
+DRAWN = 4096
+
 
 class Standing(Enum):
     """How far a run is."""
@@ -70,6 +72,7 @@ class Facts:
     settings : None of a completion that was not kept with its run
     labels : the coordinates (n,) of the modes that have some, by name
     held_out : how many observations errors are measured on, None if that is not known
+    unseen : how many of DRAWN entries, drawn at random, nothing was observed about, if known
     """
 
     path: str
@@ -91,6 +94,7 @@ class Facts:
     pictures: tuple[Picture, ...]
     labels: dict[str, NDArray[Any]]
     held_out: int | None
+    unseen: int | None
 
     @property
     def density(self) -> float | None:

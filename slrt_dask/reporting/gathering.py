@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from slrt_dask.combining import constraints_of
 from slrt_dask.completion import Completion, load_completion
@@ -19,7 +22,7 @@ from slrt_dask.locking import is_locked
 from slrt_dask.losses import spread_of
 from slrt_dask.optim.records import IterationRecord
 from slrt_dask.posing import weights_of
-from slrt_dask.reporting.facts import Facts, Model, Picture, Standing
+from slrt_dask.reporting.facts import DRAWN, Facts, Model, Picture, Standing
 from slrt_dask.reporting.observed import Observed, look_through
 from slrt_dask.reporting.planes import Plane, planes_of
 from slrt_dask.reporting.wording import counted
@@ -69,6 +72,7 @@ def facts_of(
         pictures=_pictures(planes, observed, completion),
         labels=decode(header.coordinates) or {} if header is not None else {},
         held_out=_held_out(run),
+        unseen=_unseen(newest),
     )
 
 
@@ -147,11 +151,22 @@ def _held_out(run: RunDirectory | None) -> int | None:
     return None if held_out is None else held_out.nnz
 
 
+def _unseen(completion: Completion | None) -> int | None:
+    """Of entries drawn at random, those that nothing was observed about; None if not known."""
+    if completion is None:
+        return None
+    lengths = np.array(completion.shape)[:, None]
+    drawn = np.random.default_rng(0).integers(0, lengths, (len(lengths), DRAWN))
+    with suppress(InvalidInput):  # a model that does not tell
+        return int(np.count_nonzero(completion.rests_on_nothing(drawn)))
+    return None
+
+
 def _observed(store: ObservationStore, planes: tuple[Plane, ...], model: Model) -> Observed:
     bounds = model.constraints.bounds
     if bounds is not None and bounds.where not in ("all", "observed"):
         bounds = None  # which observations it is about would have to be looked up
-    return look_through(store, planes, bounds, fibres=model.constraints.hankel is None)
+    return look_through(store, planes, bounds)
 
 
 def _model(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +11,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.constraints import Bounds
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.kernels.blocks import fibre_keys
 from slrt_dask.reporting.planes import Plane
-from slrt_dask.support import unobserved
-
-DRAWN = 4096
-"""Entries drawn at random, of which it is asked whether anything was observed about them."""
-LARGEST_KEY = 2**62
 
 
 @dataclass(frozen=True)
@@ -29,8 +22,6 @@ class Observed:
     lowest, highest : of all values
     outside : observations that miss the bounds of the fit
     empty : for every mode, how many of its indices have no observation
-    unseen : of the entries drawn, those that nothing was observed about, as in `rests_on_nothing`
-        of a completion; None where that was not asked
     """
 
     cells: tuple[NDArray[np.float64], ...]
@@ -38,17 +29,15 @@ class Observed:
     highest: float
     outside: int
     empty: tuple[int, ...]
-    unseen: int | None
 
 
 def look_through(
-    store: ObservationStore, planes: tuple[Plane, ...], bounds: Bounds | None, *, fibres: bool
+    store: ObservationStore, planes: tuple[Plane, ...], bounds: Bounds | None
 ) -> Observed:
-    """fibres : whether to ask for entries that nothing was observed about"""
+    """bounds : those of the fit, if it has some that can be compared with observations"""
     sums = [np.zeros(math.prod(plane.cells)) for plane in planes]
     counts = [np.zeros(math.prod(plane.cells)) for plane in planes]
     seen = [np.zeros(length, dtype=np.bool_) for length in store.shape]
-    drawn = DrawnFibres(store.shape) if fibres and _can_be_keyed(store.shape) else None
     lowest, highest, outside = math.inf, -math.inf, 0
     for number in range(len(store.partitions)):
         columns, values = store.read_partition(number)
@@ -61,45 +50,12 @@ def look_through(
             _add(plane, columns, values, total, count)
         if bounds is not None:
             outside += _count_outside(bounds, store.shape, columns, values)
-        if drawn is not None:
-            drawn.look_at(columns)
     cells = tuple(
         _mean(total, count).reshape(plane.cells)
         for plane, total, count in zip(planes, sums, counts, strict=True)
     )
     empty = tuple(int(np.count_nonzero(~marks)) for marks in seen)
-    unseen = None if drawn is None else drawn.unseen(seen)
-    return Observed(cells, lowest, highest, outside, empty, unseen)
-
-
-class DrawnFibres:
-    """Entries drawn at random, and on which of their fibres something was observed."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        random = np.random.default_rng(0)
-        self.places = tuple(random.integers(0, length, DRAWN) for length in shape)
-        self._shape = shape
-        self._seen = np.zeros((len(shape), DRAWN), dtype=np.bool_)
-        self._order = []
-        self._keys = []
-        for mode in range(len(shape)):
-            keys = fibre_keys(self.places, shape, (mode,))
-            self._order.append(np.argsort(keys, kind="stable"))
-            self._keys.append(keys[self._order[-1]])
-
-    def look_at(self, columns: tuple[NDArray[Any], ...]) -> None:
-        for mode, (order, keys) in enumerate(zip(self._order, self._keys, strict=True)):
-            present = np.unique(fibre_keys(columns, self._shape, (mode,)))
-            places = np.minimum(np.searchsorted(present, keys), len(present) - 1)
-            self._seen[mode, order[present[places] == keys]] = True
-
-    def unseen(self, slices: Sequence[NDArray[np.bool_]]) -> int:
-        """slices : in which of each mode's slices something was observed, K arrays (n_k,)"""
-        return int(np.count_nonzero(unobserved(self.places, self._seen, slices)))
-
-
-def _can_be_keyed(shape: tuple[int, ...]) -> bool:
-    return math.prod(shape) // min(shape) < LARGEST_KEY
+    return Observed(cells, lowest, highest, outside, empty)
 
 
 def _add(

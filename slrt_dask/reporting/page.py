@@ -11,7 +11,7 @@ from slrt_dask.optim.stopping import StopReason
 from slrt_dask.reporting.concerns import concerns
 from slrt_dask.reporting.effort import (
     events_section,
-    memory_section,
+    places_section,
     software_section,
     sweeps_made,
     time_section,
@@ -29,7 +29,7 @@ SECTIONS = (
     ("The answer", answer_section),
     ("Convergence", convergence_section),
     ("Time", time_section),
-    ("Memory", memory_section),
+    ("Workers and memory", places_section),
     ("Events", events_section),
     ("Settings", settings_section),
     ("Software", software_section),

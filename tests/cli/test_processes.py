@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
 import slrt_dask
-from tests.cli.conftest import FIT, ROOT
+from tests.cli.conftest import FIT
 
 FEW = (*FIT, "--max-iterations", "1", "--gap-tolerance", "0")
 
@@ -75,42 +73,3 @@ def test_worker_processes_predict_what_one_process_does_and_say_it_plainly(
     assert "\r" not in output + messages
     assert messages
     assert all(line.startswith("iteration") for line in messages.splitlines()), messages
-
-
-def test_an_error_without_a_terminal_is_a_plain_sentence(run_process, tmp_path):
-    code, output, messages = run_process("evaluate", tmp_path / "run", tmp_path / "nowhere")
-    assert (code, output) == (1, "")
-    assert messages.startswith("error: ")
-
-
-@pytest.fixture
-def cluster():
-    """The local cluster script, started; its address."""
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "cluster" / "local.py"), "--workers", "1", "--threads", "1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    with process:
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
-            _, messages = process.communicate(timeout=60)
-    assert process.returncode == 0, messages
-    assert "1 worker is ready" in messages
-
-
-def test_a_fit_on_the_local_cluster_gives_the_same_answer(
-    cluster, run_command, store, tmp_path, in_this_process
-):
-    assert cluster.startswith("tcp://127.0.0.1:")
-    run = tmp_path / "run"
-    said = run_command("fit", store.path, *FEW, "--run", run, "--scheduler", cluster)
-    assert said.exit_code == 0, said.stderr
-    done = slrt_dask.load_completion(run / "completion")
-    np.testing.assert_allclose(everywhere(done), everywhere(in_this_process), rtol=1e-5, atol=1e-7)
-    plan = run_command("plan", store.path, "--ranks", "4,4,3", "--scheduler", cluster)
-    assert "workers           1" in plan.stdout

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +10,7 @@ import pytest
 
 import slrt_dask
 from slrt_dask.data import from_file
-from tests.cli.conftest import FIT
 from tests.cli.test_errors import is_one_sentence
-from tests.cli.test_processes import wait_until
 
 OPTIONS = {"ranks": (4, 4, 3), "C": 0.1, "gap_tolerance": 0.0, "max_iterations": 11, "threads": 1}
 
@@ -83,30 +79,6 @@ def test_a_run_goes_on_with_worker_processes(run_command, store, stopped, proces
     assert done.records[-1].cost == pytest.approx(undisturbed.records[-1].cost, rel=1e-8)
 
 
-@pytest.mark.parametrize("command", ["fit", "resume"])
-def test_checkpoints_are_as_far_apart_as_was_said_and_the_last_state_is_kept(
-    command, run_command, store, stopped, tmp_path
-):
-    if command == "fit":
-        run = tmp_path / "run"
-        said = run_command(
-            "fit", store.path, *FIT, "--gap-tolerance", "0", "--max-iterations", "11", "--run", run,
-            "--checkpoint-every", "4",
-        )  # fmt: skip
-    else:
-        run = stopped()
-        said = run_command("resume", run, "--checkpoint-every", "4")
-    assert said.exit_code == 0, said.stderr
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000008", "000011"]
-
-
-@pytest.mark.parametrize("command", [["fit", "store"], ["resume", "run"]], ids=["fit", "resume"])
-def test_checkpoints_cannot_be_no_iterations_apart(command, run_command):
-    said = run_command(*command, "--checkpoint-every", "0")
-    assert said.exit_code == 2
-    assert "--checkpoint-every" in said.stderr
-
-
 def test_a_run_that_had_ended_is_shown_and_left_alone(run_command, fitted):
     run, fit = fitted
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
@@ -141,18 +113,3 @@ def test_other_observations_at_the_stores_path_are_refused_in_a_sentence(
     said = run_command("resume", run)
     assert said.exit_code == 1
     assert is_one_sentence(said.stderr)
-
-
-def test_an_interrupted_resume_writes_its_result_and_exits_130(start_process, stopped):
-    run = stopped(ranks=(2, 2, 2), C=100.0, gradient_tolerance=0.0, max_iterations=1_000_000)
-    lines = len((run / "records.jsonl").read_text().splitlines())
-    process = start_process("resume", run, "--checkpoint-every", "1000000")
-    wait_until(lambda: len((run / "records.jsonl").read_text().splitlines()) > lines, process)
-    os.killpg(process.pid, signal.SIGINT)
-    output, messages = process.communicate(timeout=60)
-    assert process.returncode == 130, messages
-    done = slrt_dask.load_completion(run / "completion")
-    assert f"certificate  {done.certificate}" in output
-    assert f"next         slrt-dask resume {run} to go on" in output
-    assert "interrupted" in messages
-    assert "Traceback" not in messages

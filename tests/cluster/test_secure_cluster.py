@@ -69,11 +69,6 @@ def test_a_fit_over_tls_gives_the_same_answer(address, certificates, run_command
     )
 
 
-def test_a_plan_sees_the_workers(plan, certificates):
-    said, _ = plan("--tls", certificates.path)
-    assert "workers           2" in said.stdout, said.stderr
-
-
 def test_certificates_may_come_from_dask_s_configuration(plan, certificates):
     config = yaml.safe_load((certificates.path / "dask.yaml").read_text())
     with dask.config.set(dask.config.merge(dask.config.config, config)):

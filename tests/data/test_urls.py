@@ -90,16 +90,14 @@ def memory():
     filesystem.pseudo_dirs[:] = [""]
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=["file", "s3"])
 def root(request, tmp_path):
     """An address below which nothing is yet."""
-    fixtures = {"memory": "memory", "s3": "bucket"}
-    if request.param == "file":
-        address = f"file://{tmp_path}"
-    else:
-        address = f"{request.getfixturevalue(fixtures[request.param])}/{tmp_path.name}"
+    root = f"file://{tmp_path}"
+    if request.param == "s3":
+        root = f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
     with here():
-        yield address
+        yield root
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.dual.bounded_cases import bounded_problem
-from tests.dual.helpers import tensor_of
+from tests.dual.helpers import robust_problem, tensor_of
 from tests.engine.helpers import dense_problem, dual_problem, local_engine
+from tests.oracles.robust import with_outliers
 
 
 @pytest.fixture
@@ -62,3 +63,21 @@ def local(held):
         return SimpleNamespace(dense=dense, point=point, engine=engine)
 
     return make
+
+
+@pytest.fixture
+def robust(held):
+    """Make a dense problem with outliers, the package's one, a point and a direction."""
+
+    def make(order, delta=0.3, *, parts=2, precision="float64", C=5.0, **options):
+        dense = with_outliers(dense_problem(order, C=C), delta)
+        engine = held(dense, parts=parts, precision=precision)
+        return at_some_point(dense, engine, robust_problem(engine, dense, **options))
+
+    return make
+
+
+@pytest.fixture(params=["squared", "huber"])
+def of_each_loss(request, pair, robust):
+    """Make a problem with the squared loss, or with Huber's."""
+    return pair if request.param == "squared" else robust

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from slrt_dask.dual.hankel.embedded import EmbeddedStore
+from slrt_dask.dual.robust import RobustProblem
 from slrt_dask.dual.working_set import partition_columns
 from slrt_dask.dual.writing import partition_vector
 from slrt_dask.engine.base import LocalEngine
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.watch import assign_partitions, cluster_places
 from tests.engine.helpers import assignment_of
+from tests.oracles.dense import DenseEvaluation, DenseInner
 
 
 def entries_of_share(share, name):
@@ -45,3 +47,16 @@ def hankel_engine(plain, tau, *, parts=2, client=None, **options):
             if share
         },
     )
+
+
+def robust_problem(engine, dense, **options):
+    return RobustProblem(
+        engine, dense.manifold.ranks, cost_weight=dense.C, weights=dense.lambdas,
+        delta=dense.delta, **options,
+    )  # fmt: skip
+
+
+def densely(made, evaluation):
+    """The same evaluation for the dense problem, with the dual that the blocks hold."""
+    inner = DenseInner(0, evaluation.inner.residual, True)
+    return DenseEvaluation(evaluation.point, evaluation.cost, inner, made.dual(evaluation))

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 from slrt_dask.dual.problem import DualProblem
-from slrt_dask.dual.robust import RobustProblem
-from slrt_dask.dual.start import spectral_start
 from slrt_dask.errors import InvalidInput
-from slrt_dask.optim import ConjugateGradient, LimitedMemory, StopRules, minimise
 from slrt_dask.optim.checks import check_gradient
-from tests.dual.conftest import at_some_point
-from tests.engine.helpers import dense_problem, local_engine
-from tests.oracles.convex import huber, solve_convex
-from tests.oracles.dense import DenseEvaluation, DenseInner, random_problem, unfold
-from tests.oracles.robust import RobustDenseProblem, with_outliers
+from tests.dual.helpers import densely
+from tests.oracles.convex import huber
 
 ORDERS = (2, 3, 4)
 DELTAS = (0.02, 0.3, 3.0)
 RTOLS = (1e-1, 1e-2, 1e-6, 1e-10)
-
-
-@pytest.fixture
-def robust(held):
-    """Make a dense problem with outliers, the package's one, a point and a direction."""
-
-    def make(order, delta=0.3, *, parts=2, precision="float64", C=5.0, **options):
-        dense = with_outliers(dense_problem(order, C=C), delta)
-        engine = held(dense, parts=parts, precision=precision)
-        return at_some_point(dense, engine, robust_problem(engine, dense, **options))
-
-    return make
-
-
-def robust_problem(engine, dense, **options):
-    return RobustProblem(
-        engine, dense.manifold.ranks, cost_weight=dense.C, weights=dense.lambdas,
-        delta=dense.delta, **options,
-    )  # fmt: skip
-
-
-def densely(made, evaluation):
-    """The same evaluation for the dense problem, with the dual that the blocks hold."""
-    inner = DenseInner(0, evaluation.inner.residual, True)
-    return DenseEvaluation(evaluation.point, evaluation.cost, inner, made.dual(evaluation))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -146,71 +113,3 @@ def test_there_is_no_hessian(robust):
     found = made.problem.evaluate(made.point, rtol=1e-3, warm=None)
     with pytest.raises(InvalidInput, match="no Hessian"):
         made.problem.hessian(found, made.direction, rtol=1e-3)
-
-
-def best_dual_bound(dense, Z):
-    """The dual value of the best multiple of Z that is within the bounds, tried one by one."""
-    top = [np.linalg.norm(unfold(Z, k), 2) for k in range(Z.ndim)]
-    quadratic = np.vdot(Z, Z) / (4 * dense.C)
-    quadratic += sum(w / 2 * s**2 for w, s in zip(dense.lambdas, top, strict=True))
-    multiples = np.linspace(0.0, dense.most / np.abs(Z).max(), 20_001)
-    return np.max(multiples * np.vdot(Z, dense.values) - multiples**2 * quadratic)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("C", [0.3, 30.0])
-def test_certificates_equal_dense_computations(order, C, robust):
-    made = robust(order, C=C)
-    for rtol in RTOLS:
-        evaluation = made.problem.evaluate(made.point, rtol=rtol, warm=None)
-        certificate = made.problem.certify(evaluation)
-        dense = densely(made, evaluation)
-        primal = made.dense.primal(made.dense.parts(dense))
-        assert certificate.primal == pytest.approx(primal, rel=1e-9)
-        exact = best_dual_bound(made.dense, dense.dual)
-        assert certificate.dual <= exact * (1 + 1e-7)
-        assert exact - certificate.dual <= 0.021 * certificate.gap + 1e-5 * primal
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_weak_duality_holds_at_random_points(order, robust):
-    made = robust(order, C=20.0)
-    rng = np.random.default_rng(1)
-    for rtol, _ in itertools.product(RTOLS, range(3)):
-        point = made.dense.manifold.random_point(rng)
-        certificate = made.problem.certify(made.problem.evaluate(point, rtol=rtol, warm=None))
-        assert certificate.dual >= 0.0
-        assert certificate.gap >= 0.0
-        assert 0.0 <= certificate.relative_gap <= 1.0
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_no_certificate_contradicts_the_optimum_of_the_convex_problem(order, store_of):
-    shape = {2: (7, 6), 3: (5, 4, 3), 4: (4, 3, 3, 2)}[order]
-    dense = with_outliers(random_problem(shape, shape, C=1.0, fraction=0.5, seed=2), 0.4)
-    optimum = solve_convex(
-        dense.mask, dense.values, C=dense.C, lambdas=dense.lambdas, delta=dense.delta, rtol=1e-6
-    )
-    slack = 1e-9 * optimum.primal
-    rng = np.random.default_rng(3)
-    with local_engine(store_of(dense.mask, dense.values, parts=2)) as engine:
-        for ranks in ((1,) * order, shape):
-            low = RobustDenseProblem(
-                dense.mask, dense.values, ranks, C=1.0, lambdas=dense.lambdas, delta=dense.delta
-            )
-            problem = robust_problem(engine, low, certificate_rtol=1e-9)
-            point = problem.manifold.random_point(rng)
-            found = [
-                problem.certify(problem.evaluate(point, rtol=rtol, warm=None)) for rtol in RTOLS
-            ]
-            for method in (ConjugateGradient(), LimitedMemory()):
-                rules = StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=4)
-                found.append(minimise(problem, method, point, rules).certificate)
-            for certificate in found:
-                assert certificate.dual <= optimum.primal + slack
-                assert certificate.primal >= optimum.dual - slack
-        # With full ranks the method finds that optimum itself.
-        rules = StopRules(gap_tolerance=1e-6, gradient_tolerance=0.0, max_iterations=300)
-        last = minimise(problem, LimitedMemory(), spectral_start(problem, 0), rules).certificate
-        assert last.relative_gap <= 1e-6
-        assert last.primal == pytest.approx(optimum.primal, rel=3e-6)

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-import slrt_dask
-from slrt_dask.data.layout import create_store
-from slrt_dask.dual.lanczos import WIDTH
 from slrt_dask.dual.numbering import NumberFibres
-from slrt_dask.dual.operator import Factors
-from slrt_dask.dual.solve import ConjugateGradients
 from slrt_dask.dual.sums import NormOfObservations
-from slrt_dask.dual.writing import write_dual_partitions
-from slrt_dask.engine.base import LocalEngine
 from slrt_dask.engine.program import Finished, OneRound, Program, StateMachine, Sweep
-from slrt_dask.errors import StateLost, StoreCorrupt
+from slrt_dask.errors import StateLost
 from tests.engine.helpers import (
     ORDERS,
     assert_same,
-    assignment_of,
     cluster_engine,
     dense_problem,
-    dense_vector,
     dual_problem,
     held_out,
     local_engine,
-    put_on_share,
     results,
 )
 from tests.oracles.dense import random_problem
@@ -80,37 +69,20 @@ def stored(store_of):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("parts", [1, 2, 7])
 @pytest.mark.parametrize("order", ORDERS)
-def test_results_do_not_depend_on_partitions_or_threads(order, parts, threads, store_of, reference):
-    dense, validation, wanted = reference(order)
-    store = store_of(dense.mask, dense.values, parts=parts)
-    assert len(store.partitions) >= parts
-    with local_engine(store, threads, validation=validation) as engine:
-        assert_same(results(engine, dense), wanted)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_results_do_not_depend_on_the_slab_mode(order, store_of, reference):
-    dense, validation, wanted = reference(order)
-    for slab_mode in range(1, order):
-        store = store_of(dense.mask, dense.values, slab_mode=slab_mode)
-        with local_engine(store, validation=validation) as engine:
-            assert_same(results(engine, dense), wanted)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("order", ORDERS)
-def test_blocks_streamed_from_a_file_give_the_results_of_blocks_in_memory(
-    order, threads, store_of, reference, tmp_path
+def test_results_do_not_depend_on_how_observations_are_cut_or_where_they_lie(
+    order, parts, threads, store_of, reference, tmp_path
 ):
+    """Along another mode, in other partitions, for more threads, in memory or in a file."""
     dense, validation, wanted = reference(order)
-    store = store_of(dense.mask, dense.values, parts=2)
     # Slices are not cut, so a block is no smaller than the longest one.
     streaming = {"block_entries": 5 if order == 2 else 12, "directory": str(tmp_path)}
-    with local_engine(store, threads, validation=validation, **streaming) as engine:
-        (blocks,) = engine.on_shares(lambda share: len(share.blocks))
-        assert blocks > 4
-        assert_same(results(engine, dense), wanted)
-        assert engine.spending()[0].files > 0.0
+    for slab_mode, options in ((parts % order, {}), (None, streaming)):
+        store = store_of(dense.mask, dense.values, parts=parts, slab_mode=slab_mode)
+        with local_engine(store, threads, validation=validation, **options) as engine:
+            (blocks,) = engine.on_shares(lambda share: len(share.blocks))
+            assert blocks > 4 if options else blocks == threads
+            assert_same(results(engine, dense), wanted)
+            assert (engine.spending()[0].files > 0.0) == bool(options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,35 +136,6 @@ def test_a_worker_and_this_process_work_in_the_precision_asked_for(precision, st
             found.append(results(engine, dense))
             assert found[-1]["dual"].astype(precision).tolist() == found[-1]["dual"].tolist()
     assert_same(found[1], found[0], tolerance=0.0)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_the_operator_is_symmetric_positive_definite_and_the_dense_one(order, store_of):
-    dense = dense_problem(order, fraction=0.07)
-    store = store_of(dense.mask, dense.values, parts=2)
-    point = dense.manifold.random_point(np.random.default_rng(1))
-    with local_engine(store) as engine:
-        columns = []
-        for place in np.argwhere(dense.mask):
-            unit = np.zeros(store.shape)
-            unit[tuple(place)] = 1.0
-            engine.on_shares(put_on_share, "unit", unit)
-            engine.run(residual_of(point, dense, store, "unit"))
-            columns.append((dense.values - dense_vector(engine, "r"))[dense.mask])
-    A = np.array(columns)
-    np.testing.assert_allclose(A, A.T, atol=1e-13)
-    np.testing.assert_allclose(A, dense.system(point), atol=1e-13)
-    values = np.linalg.eigvalsh(A)
-    assert values[0] >= 0.5 / dense.C * (1 - 1e-12)
-    assert values[-1] <= (0.5 / dense.C + sum(dense.lambdas)) * (1 + 1e-12)
-
-
-def residual_of(point, dense, store, start):
-    """A solve that begins with a vector and ends at once: it leaves r = y − A x."""
-    return ConjugateGradients(
-        Factors.of(point), dense.lambdas, store.slab_mode, 0.5 / dense.C,
-        "solution", start, None, np.inf, 0,
-    )  # fmt: skip
 
 
 def test_two_fits_on_one_cluster_do_not_disturb_each_other(store_of, reference, thread_client):
@@ -285,32 +228,26 @@ def test_a_program_takes_as_many_rounds_as_it_needs_however_many_are_submitted(
 class Fails(Program):
     """Its second round cannot be done."""
 
+    error: Exception
+
     def rounds(self):
         yield Sweep(Fails._norm)
-        yield Sweep(Fails._fail, (("told", 7),))
+        yield Sweep(Fails._fail, (self.error,))
 
     def _norm(self, block, total):
         return (0.0,)
 
-    def _fail(self, block, total, message):
-        raise ArithmeticError(message[1])
+    def _fail(self, block, total, error):
+        raise error
 
 
-def test_an_error_of_a_step_is_raised_where_the_program_was_run(stored, engine_of):
+@pytest.mark.parametrize("error", [ArithmeticError("a 7"), TimeoutError("of a disk, 7")], ids=repr)
+def test_an_error_of_a_step_is_raised_where_the_program_was_run(error, stored, engine_of):
     with engine_of(stored[1]) as engine:
-        with pytest.raises(ArithmeticError, match="7"):
-            engine.run(Fails())
+        with pytest.raises(type(error), match="7"):
+            engine.run(Fails(error))
         wanted = float(np.linalg.norm(stored[0].y))
         assert engine.run(NormOfObservations()) == pytest.approx(wanted)  # it is still of use
-
-
-def run_out_of_time(share):
-    raise TimeoutError("the disk did not answer")
-
-
-def test_a_timeout_of_a_visit_itself_is_its_error(stored, engine_of):
-    with engine_of(stored[1]) as engine, pytest.raises(TimeoutError, match="the disk"):
-        engine.on_shares(run_out_of_time)
 
 
 # ---- what is kept -----------------------------------------------------------------------------
@@ -340,53 +277,3 @@ def test_vectors_are_dropped_when_nobody_holds_their_handle(streamed, stored, en
         with pytest.raises(StateLost, match=gone):
             engine.run(Read(gone))
         engine.run(Read(kept.dual.name))
-
-
-def test_what_reaches_the_driver_does_not_grow_with_the_observations(store_of, engine_of):
-    sizes = []
-    for fraction in (0.1, 0.8):
-        dense = dense_problem(3, fraction=fraction)
-        with engine_of(store_of(dense.mask, dense.values, parts=3)) as engine:
-            run, seen = engine.run, {}
-
-            def weighed(program, run=run, seen=seen):
-                outcome = run(program)
-                seen[type(program).__name__] = len(pickle.dumps(outcome))
-                return outcome
-
-            engine.run = weighed
-            results(engine, dense, iterations=1, validated=False)
-            sizes.append(seen)
-    # A certificate multiplies some vectors at once, which may be more than a factor has columns.
-    factors = sum(n * max(r, WIDTH) * 8 for n, r in dense.manifold.shapes)
-    assert sizes[0].keys() == sizes[1].keys()
-    for name, size in sizes[1].items():
-        assert size <= factors + 1000, name
-        assert abs(size - sizes[0][name]) <= 200, name  # a number may be numpy's or Python's
-
-
-def test_writing_the_dual_returns_only_checksums(stored, thread_client, tmp_path):
-    dense, store = stored
-    path = str(tmp_path / "dual")
-    create_store(path, store.header)
-    with cluster_engine(store, thread_client) as engine:
-        problem = dual_problem(engine, dense)
-        point = problem.manifold.random_point(np.random.default_rng(0))
-        evaluation = problem.evaluate(point, rtol=1e-3, warm=None)
-        found = engine.on_shares(write_dual_partitions, path, evaluation.dual.name)
-    assert sorted(number for part in found for number in part) == list(range(len(store.partitions)))
-    assert len(pickle.dumps(found)) < 200
-
-
-def test_an_engine_that_fails_to_load_says_why(thread_client, tmp_path):
-    dense = dense_problem(3)
-    store = slrt_dask.from_coo(
-        tmp_path / "s", np.array(np.nonzero(dense.mask)), dense.y, dense.mask.shape,
-        partition_entries=30,
-    )  # fmt: skip
-    chunk = next((tmp_path / "s" / store.partitions[1].name / "values" / "c").iterdir())
-    chunk.write_bytes(bytes(len(chunk.read_bytes())))
-    with pytest.raises(StoreCorrupt, match=store.partitions[1].name):
-        cluster_engine(store, thread_client)
-    with pytest.raises(StoreCorrupt, match=store.partitions[1].name):
-        LocalEngine(assignment_of(store))

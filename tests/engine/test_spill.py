@@ -47,7 +47,7 @@ def test_what_was_written_last_is_read_and_slots_are_used_again(steps, dtype):
         if count:
             values = np.random.default_rng(number).integers(0, 60_000, 3 * count).astype(dtype)
             held[name] = made.slot(values[::3].nbytes), values[::3]
-            made.write(*held[name])
+            made.write(*held[name])  # which does not lie in one piece
         most = max(most, sum(values.nbytes for _, values in held.values()))
         for first, values in held.values():
             room = np.empty(len(values), dtype)
@@ -127,25 +127,6 @@ def test_a_disk_that_is_full_in_a_round_is_the_error_of_the_round(store_of, tmp_
     assert total == pytest.approx(dense.y.sum())
 
 
-def test_short_reads_and_writes_are_gone_on_with(file, monkeypatch):
-    write, read = os.pwrite, os.preadv
-    monkeypatch.setattr(os, "pwrite", lambda to, view, first: write(to, view[:7], first))
-    monkeypatch.setattr(os, "preadv", lambda of, views, first: read(of, [views[0][:5]], first))
-    file.write(file.slot(80), np.arange(10.0))
-    room = np.empty(10)
-    file.read(0, room)
-    np.testing.assert_array_equal(room, np.arange(10.0))
-
-
-def test_what_was_never_written_is_lost_state(file):
-    file.write(file.slot(16), np.ones(2))
-    with pytest.raises(StateLost):
-        file.read(0, np.empty(3))
-    block = Block(MemoryArrays({"values": np.ones(2)}), 2, 0, (0, 1))
-    with pytest.raises(StateLost, match="v7"):
-        FileBlock(block, file).open().vector("v7")
-
-
 # ---- reading ahead ------------------------------------------------------------------------------
 
 
@@ -166,6 +147,13 @@ def swept(blocks, pool, change):
     for block in read_ahead(blocks, rooms, Buffers(), pool):
         change(block)
     return rooms
+
+
+def test_what_was_never_written_is_lost_state(resting, file):
+    with pytest.raises(StateLost, match="v7"):
+        resting[0].open().vector("v7")
+    with pytest.raises(StateLost):
+        file.read(0, np.empty(10_000))
 
 
 def test_blocks_come_in_order_and_what_is_changed_of_them_is_kept(resting):

@@ -18,7 +18,7 @@ from slrt_dask.engine import watch
 from slrt_dask.errors import ClusterLost
 from tests.faults.conftest import at_iteration, events_of
 from tests.faults.killing import Killer
-from tests.faults.processes import kill, start, wait_until
+from tests.faults.processes import start, wait_until
 
 
 def workers_in_use(client):
@@ -166,12 +166,15 @@ def fit_on(address, store, ranks, options, run):
         slrt.complete(slrt.open_store(store), ranks, **options, client=client, run_directory=run)
 
 
-def test_a_killed_driver_frees_its_workers_and_the_run_is_resumed_on_them(
-    problem, client, cluster, tmp_path
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_driver_that_ends_frees_its_workers_and_the_run_is_resumed_on_them(
+    number, problem, client, cluster, tmp_path
 ):
     arguments = cluster.address, problem.store.path, problem.ranks, problem.options
     driver = start(fit_on, *arguments, tmp_path / "run")
     wait_until((tmp_path / "run" / "checkpoints" / "000001").exists, driver)
-    kill(driver)
+    os.kill(driver.pid, number)
+    driver.join(20)
+    assert driver.exitcode is not None
     wait_until(lambda: not workers_in_use(client))
     problem.assert_answer(slrt.resume(tmp_path / "run", client=client))

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from slrt_dask.errors import InvalidConfig
 from slrt_dask.optim import (
     Accuracy,
-    ConjugateGradient,
     StopReason,
     StopRules,
     TrustRegion,
@@ -64,21 +62,13 @@ def test_the_gap_is_looked_at_before_the_gradient_ends_the_run(method):
     assert outcome.reason is StopReason.GAP
 
 
-def test_the_iteration_limit_ends_the_run(method):
+@pytest.mark.parametrize("limit", [0, 3])
+def test_the_iteration_limit_ends_the_run(method, limit):
     problem = random_problem((6, 5, 4), (2, 2, 2))
-    outcome = minimise(problem, method, start_of(problem), StopRules(max_iterations=3))
+    outcome = minimise(problem, method, start_of(problem), StopRules(max_iterations=limit))
     assert outcome.reason is StopReason.ITERATIONS
-    assert outcome.state.iteration == 3
-    assert [row.iteration for row in outcome.records] == [0, 1, 2, 3]
+    assert [row.iteration for row in outcome.records] == list(range(limit + 1))
     assert outcome.records[-1].primal is not None
-
-
-def test_no_iterations_still_give_a_certificate(method):
-    problem = random_problem((6, 5, 4), (2, 2, 2))
-    outcome = minimise(problem, method, start_of(problem), StopRules(max_iterations=0))
-    assert outcome.reason is StopReason.ITERATIONS
-    assert len(outcome.records) == 1
-    assert outcome.certificate.gap > 0.0
 
 
 def test_the_time_limit_ends_the_run(method):
@@ -118,30 +108,3 @@ def test_a_certificate_is_solved_for_as_tightly_as_its_gap_needs():
     assert outcome.reason is StopReason.GAP
     share = bound * outcome.evaluation.inner.residual**2
     assert share <= 0.1 * 1e-4 * outcome.evaluation.cost * 1.01
-
-
-def test_tolerances_of_zero_and_limits_of_none_are_allowed():
-    StopRules(gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=0, max_seconds=0.0)
-    StopRules(max_seconds=None)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"gap_tolerance": -1e-3},
-        {"gap_tolerance": float("nan")},
-        {"gradient_tolerance": float("inf")},
-        {"max_iterations": -1},
-        {"max_seconds": -1.0},
-        {"max_seconds": float("nan")},
-    ],
-)
-def test_impossible_rules_are_refused(settings):
-    with pytest.raises(InvalidConfig, match=next(iter(settings))):
-        StopRules(**settings)
-
-
-def test_certificates_at_an_impossible_interval_are_refused():
-    problem = random_problem((6, 5, 4), (2, 2, 2))
-    with pytest.raises(InvalidConfig, match="certify_every"):
-        minimise(problem, ConjugateGradient(), start_of(problem), StopRules(), certify_every=0)

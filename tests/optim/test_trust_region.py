@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slrt_dask.errors import InvalidConfig
-from slrt_dask.optim import RadiusPolicy, SpectrahedronProduct, TrustRegion
+from slrt_dask.optim import RadiusPolicy, SpectrahedronProduct
 from slrt_dask.optim.manifold import combine
-from slrt_dask.optim.radius import regularised_ratio
-from slrt_dask.optim.truncated_cg import forcing, truncated_cg
+from slrt_dask.optim.truncated_cg import truncated_cg
 
 
 @pytest.fixture
@@ -72,11 +70,6 @@ def test_no_gradient_makes_no_step(model):
     assert step.predicted == 0.0
 
 
-def test_the_model_is_solved_more_tightly_as_the_gradient_falls():
-    assert forcing(10.0, kappa=0.1, theta=1.0) == 0.1
-    assert forcing(1e-4, kappa=0.1, theta=1.0) == pytest.approx(1e-4)
-
-
 def test_the_radius_shrinks_grows_and_stays():
     policy = RadiusPolicy()
     assert policy.after(0.4, 0.0, on_boundary=True, factors=3) == pytest.approx(0.1)
@@ -84,21 +77,3 @@ def test_the_radius_shrinks_grows_and_stays():
     assert policy.after(0.4, 0.9, on_boundary=False, factors=3) == 0.4
     assert policy.after(0.4, 0.9, on_boundary=True, factors=3) == 0.8
     assert policy.after(1.5, 0.9, on_boundary=True, factors=3) == pytest.approx(np.sqrt(3))
-
-
-def test_the_ratio_is_one_where_both_decreases_are_rounding():
-    assert regularised_ratio(-1e-16, 1e-16, 1.0) == pytest.approx(1.0, abs=1e-2)
-    assert regularised_ratio(0.5, 1.0, 1.0) == pytest.approx(0.5)
-    assert regularised_ratio(0.0, 0.0, 0.0) == 1.0
-
-
-@pytest.mark.parametrize("settings", [{"accept_above": 0.3}, {"longest": 0.0}])
-def test_impossible_policies_are_refused(settings):
-    with pytest.raises(InvalidConfig):
-        RadiusPolicy(**settings)
-
-
-@pytest.mark.parametrize("settings", [{"kappa": 1.0}, {"theta": -1.0}, {"max_products": 0}])
-def test_impossible_methods_are_refused(settings):
-    with pytest.raises(InvalidConfig):
-        TrustRegion(**settings)

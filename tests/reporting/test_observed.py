@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slrt_dask.constraints import Bounds
 from slrt_dask.reporting import planes
 from slrt_dask.reporting.images import MISSING, SHADES, colour_range, palette, png
-from slrt_dask.reporting.observed import DrawnFibres, look_through
+from slrt_dask.reporting.observed import look_through
 from slrt_dask.reporting.planes import Axis, Plane, planes_of
 
 
@@ -56,7 +56,7 @@ def test_cells_hold_the_means_of_what_was_observed_in_them(store_of, monkeypatch
     values = random.standard_normal((10, 9, 6))
     mask = random.random(values.shape) < 0.3
     store = store_of(mask, values, parts=4)
-    found = look_through(store, planes_of(store.shape), Bounds(-0.5, 0.8), fibres=True)
+    found = look_through(store, planes_of(store.shape), Bounds(-0.5, 0.8))
     seen = values[mask]
     assert found.outside == np.count_nonzero((seen < -0.5) | (seen > 0.8))
     assert (found.lowest, found.highest) == (seen.min(), seen.max())
@@ -72,33 +72,11 @@ def test_cells_hold_the_means_of_what_was_observed_in_them(store_of, monkeypatch
             np.testing.assert_allclose(cells[row, column], wanted)
 
 
-@pytest.mark.parametrize("shape", [(30, 20), (12, 10, 8), (6, 5, 4, 3)])
-def test_entries_that_nothing_is_known_of_are_found(shape):
-    random = np.random.default_rng(2)
-    mask = random.random(shape) < 0.02
-    mask[1] = False
-    known = np.zeros(shape, dtype=bool)
-    slices = []
-    for mode in range(len(shape)):
-        others = tuple(other for other in range(len(shape)) if other != mode)
-        filled = mask.any(axis=others, keepdims=True)
-        known |= mask.any(axis=mode, keepdims=True) & filled
-        slices.append(filled.ravel())
-    drawn = DrawnFibres(shape)
-    columns = np.nonzero(mask)
-    for part in np.array_split(np.arange(len(columns[0])), 3):
-        if len(part):
-            drawn.look_at(tuple(column[part] for column in columns))
-    random = np.random.default_rng(0)
-    places = tuple(random.integers(0, length, 4096) for length in shape)
-    assert drawn.unseen(slices) == np.count_nonzero(~known[places]) > 0
-
-
 def test_modes_without_observations_are_counted(store_of):
     mask = np.ones((7, 6, 5), dtype=bool)
     mask[2], mask[:, 4] = False, False
     mask[:, 1] = False
-    found = look_through(store_of(mask, np.ones(mask.shape)), (), None, fibres=True)
+    found = look_through(store_of(mask, np.ones(mask.shape)), (), None)
     assert found.empty == (1, 2, 0)
 
 

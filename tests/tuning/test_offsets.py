@@ -138,12 +138,6 @@ def test_a_search_that_is_killed_with_either_offset_goes_on_and_decides_the_same
     assert again.records[0].event.removeprefix("resumed; ") == found[0].records[0].event
 
 
-def test_workers_decide_the_same(ratings, found, thread_client):
-    done = slrt.complete(ratings, "auto", client=thread_client)
-    assert done.ranks == found[0].ranks
-    np.testing.assert_allclose(done.effects[0], found[0].effects[0], atol=1e-8)
-
-
 def test_offsets_can_be_all_that_is_searched_for(ratings, tmp_path):
     listener = Listener()
     done = slrt.complete(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +12,11 @@ import slrt_dask as slrt
 from slrt_dask.config import FitSettings
 from slrt_dask.data import low_rank_tensor, sample_entries
 from slrt_dask.engine.base import VectorHandle
-from slrt_dask.errors import InvalidConfig, InvalidInput
+from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.request import Request
 from slrt_dask.tuning import remote, trials, tuning
+from tests.waiting import soon
 
 SHAPE, TRUE = (24, 20, 12), (3, 2, 2)
 
@@ -122,7 +121,7 @@ def test_the_search_can_be_repeated_and_does_not_depend_on_partitions(
 
 
 def test_workers_find_the_same(store, lone_client, monkeypatch):
-    monkeypatch.setattr(tuning, "MOST_TRIALS", 3)
+    monkeypatch.setattr(tuning, "MOST_TRIALS", 2)
     done = slrt.complete(store, "auto", C=2.0, client=lone_client)
     here = slrt.complete(store, "auto", C=2.0, threads=1)
     assert done.ranks == here.ranks
@@ -201,28 +200,6 @@ def test_data_without_noise_are_fitted_closely_and_soon(tmp_path, monkeypatch):
     assert max(tried.sweeps for tried in tuned.history) < 2 * trials.MOST_SWEEPS
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
-def test_errors_that_are_no_numbers_are_not_taken_for_none(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "MOST_TRIALS", 2)
-    values = np.full(100, 1e200)  # whose squares are infinite
-    test = slrt.from_coo(tmp_path / "test", store.indices()[:, :100], values, SHAPE)
-    found = slrt.tune(store, C=2.0, validation=test, threads=1)
-    assert [tried.error for tried in found.history] == [np.inf, np.inf]
-    assert [one.shape[0] for one in found.point] == list(SHAPE)
-
-
-def test_an_interrupt_of_a_search_for_a_structure_is_one(tmp_path, monkeypatch):
-    def interrupted(*arguments, **options):
-        outcome = minimise(*arguments, **options)
-        return replace(outcome, reason=StopReason.INTERRUPTED)
-
-    minimise = trials.minimise
-    monkeypatch.setattr(trials, "minimise", interrupted)
-    store = slrt.from_array(tmp_path / "series", np.cos(0.3 * np.arange(60)))
-    with pytest.raises(KeyboardInterrupt):
-        slrt.complete(store, "auto", constraint=slrt.Hankel(20), threads=1)
-
-
 def test_a_search_holds_nothing_on_the_engine_between_trials(store, few_trials):
     held = []
 
@@ -256,16 +233,9 @@ def test_a_trial_that_times_out_by_itself_is_not_waited_for(store, thread_client
     def fail(errand):
         raise TimeoutError("of its own")
 
-    looks = []
-
-    def look(self, addresses):
-        looks.append(addresses)
-        assert len(looks) < 50, "asked for the result over and over"
-
     monkeypatch.setattr(remote, "run_errand", fail)
-    monkeypatch.setattr(remote.Watch, "look", look)
     with pytest.raises(TimeoutError, match="of its own"):
-        slrt.tune(store, C=2.0, client=thread_client)
+        soon(lambda: slrt.tune(store, C=2.0, client=thread_client))
 
 
 def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path, monkeypatch):
@@ -280,19 +250,6 @@ def test_a_series_with_a_gap_is_filled_with_nothing_but_its_structure(tmp_path, 
     wrong = np.linalg.norm(filled - wave[90:104]) / np.linalg.norm(wave[90:104])
     assert wrong < 5e-3
     assert done.stop_reason is not StopReason.CHOSEN
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"ranks": "best"}, "ranks is 'best'"),
-        ({"ranks": (2, 2, 2), "C": "big"}, "C is 'big'"),
-        ({"ranks": ((1, 2), 3)}, "ranks must be one number per mode"),
-    ],
-)
-def test_other_words_are_refused(given, message, store):
-    with pytest.raises(InvalidConfig, match=message):
-        slrt.complete(store, **given)
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (9, 8, 7, 6)], ids=["order2", "order4"])
@@ -326,26 +283,6 @@ def test_workers_elsewhere_need_held_out_observations_that_they_see(lone_client,
     store = slrt.from_coo("memory://tuned/store", indices, values, SHAPE)
     with pytest.raises(InvalidInput, match=r"is a URL, .* give one part as validation"):
         slrt.complete(store, "auto", client=lone_client)
-
-
-def test_runs_from_before_there_was_a_search_go_on(store, tmp_path):
-    run = tmp_path / "run"
-    done = slrt.complete(store, (2, 2, 2), C=1.0, threads=1, max_iterations=3, run_directory=run)
-    for path in (run / "settings.json", *run.glob("checkpoints/*/state.json")):
-        content = json.loads(path.read_text())
-        settings = content.get("settings") or content["binding"]["settings"]
-        settings.pop("chosen", None)
-        path.write_text(json.dumps(content))
-    shutil.rmtree(run / "completion")
-    assert slrt.resume(run, threads=1).certificate == done.certificate
-
-
-def test_a_start_that_a_killed_process_left_is_not_taken_for_this_ones(store, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    np.savez(run / "start.npz", np.ones((24, 2)))
-    slrt.complete(store, (2, 2, 2), C=1.0, threads=1, max_iterations=1, run_directory=run)
-    assert not (run / "start.npz").exists()
 
 
 def test_held_out_observations_of_another_tensor_are_refused(store, tmp_path):
