@@ -35,7 +35,7 @@ from slrt_dask.data.layout import (
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.hankel.answers import TENSOR_ARRAY, copy_tensor
 from slrt_dask.dual.offsets import Offset
-from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.operator import Operator, terms_of
 from slrt_dask.dual.sampling import Model
 from slrt_dask.dual.writing import KEYS_ARRAY, SUMS_ARRAY, read_array, write_array
 from slrt_dask.errors import StoreCorrupt, UnsupportedFormat
@@ -264,12 +264,11 @@ def read_model(path: str, header: ModelHeader) -> Model:
     numbering = FibreNumbering(possible if keys is None else len(keys), keys)
     factors = read_factors(path, header)
     shape = numbering.count, factors[header.slab_mode].shape[1]
+    sums = FibreSums(path, header.digest, header.checksums[SUMS_ARRAY], shape)
     return Model(
         header.shape,
-        header.slab_mode,
-        Factors.of(factors),
-        header.lambdas,
-        FibreSums(path, header.digest, header.checksums[SUMS_ARRAY], shape).at,
+        Operator.of(terms_of(header.lambdas), factors, header.slab_mode),
+        lambda numbers: (sums.at(numbers),),
         numbering,
         read_offset(path, header),
     )

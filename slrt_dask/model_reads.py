@@ -33,7 +33,7 @@ class OpenedModel:
     @property
     def nbytes(self) -> int:
         known = self.model.numbering.known
-        arrays = self.model.factors.padded
+        arrays = self.model.operator.gather.padded
         numbered = 0 if known is None else known.nbytes
         return sum(array.nbytes for array in arrays) + numbered + self.model.offset.nbytes
 

@@ -21,7 +21,6 @@ from slrt_dask.config import FitSettings
 from slrt_dask.data.disk import full_disk_told
 from slrt_dask.data.holding_out import SINGLY
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.numbering import number_fibres
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.dual.problem import Evaluation, InnerSummary
@@ -184,7 +183,7 @@ class Fit:
             return METHODS[self.settings.method]
         # Multipliers move between the steps of a bounded problem, so that what earlier steps told
         # of its curvature is not true for long.
-        if isinstance(self.problem, BoundedProblem):
+        if self.problem.has_multipliers:
             return ConjugateGradient
         shape, ranks = self.engine.store.shape, self.settings.ranks
         numbers = sum(length * rank for length, rank in zip(shape, ranks, strict=True))

@@ -10,15 +10,14 @@ from slrt_dask.combining import constraints_of
 from slrt_dask.config import FitSettings
 from slrt_dask.constraints import Bounds
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.bounded import BoundedProblem
-from slrt_dask.dual.bounds import BoundVectors
 from slrt_dask.dual.coupling import LinearRows, RowStore
+from slrt_dask.dual.entries import BoundVectors
 from slrt_dask.dual.hankel.embedded import EmbeddedStore
 from slrt_dask.dual.hankel.embedding import Embedding
 from slrt_dask.dual.hankel.observed import Box
 from slrt_dask.dual.hankel.problem import HankelProblem
+from slrt_dask.dual.multipliers import Constrained
 from slrt_dask.dual.problem import MOST_INNER_ITERATIONS, DualProblem
-from slrt_dask.dual.robust import RobustProblem
 from slrt_dask.dual.working_set import Places
 from slrt_dask.engine.base import Engine
 from slrt_dask.linear import Linear
@@ -49,38 +48,27 @@ def problem_of(
     weights = weights_of(settings, engine.store.shape)
     certificate_rtol = _certificate_rtol(settings)
     constraints = constraints_of(settings.constraint)
-    if settings.huber is not None:
-        return RobustProblem(
-            engine,
-            first_ranks(settings),
-            cost_weight=settings.C,
-            weights=weights,
-            delta=settings.huber,
-            certificate_rtol=certificate_rtol,
-            max_inner_iterations=max_inner_iterations,
+    constrained = None
+    if constraints:
+        bounds = constraints.bounds
+        constrained = Constrained(
+            bound_vectors(bounds, engine.store.shape, offset, settings.C),
+            None if bounds is None else places_of(bounds),
+            bounds is not None and bounds.everywhere,
+            _linear_rows(constraints.linear, offset),
+            BOUND_TOLERANCE,
+            most_extra,
         )
-    if not constraints:
-        return DualProblem(
-            engine,
-            first_ranks(settings),
-            cost_weight=settings.C,
-            weights=weights,
-            certificate_rtol=certificate_rtol,
-            max_inner_iterations=max_inner_iterations,
-        )
-    return BoundedProblem(
+    return DualProblem(
         engine,
         first_ranks(settings),
         cost_weight=settings.C,
         weights=weights,
-        bounds=bound_vectors(constraints.bounds, engine.store.shape, offset, settings.C),
-        where=None if constraints.bounds is None else places_of(constraints.bounds),
-        everywhere=constraints.bounds is not None and constraints.bounds.everywhere,
-        linear=_linear_rows(constraints.linear, offset),
+        delta=math.inf if settings.huber is None else settings.huber,
+        constrained=constrained,
         alternating=settings.inner == "alternating",
-        bound_tolerance=BOUND_TOLERANCE,
-        most_extra=most_extra,
         certificate_rtol=certificate_rtol,
+        max_inner_iterations=max_inner_iterations,
     )
 
 

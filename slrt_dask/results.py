@@ -12,10 +12,9 @@ from slrt_dask import model_files
 from slrt_dask.completion import Completion
 from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.location import normal_path
-from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.hankel.problem import HankelProblem
-from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.operator import Operator, terms_of
 from slrt_dask.dual.problem import Evaluation
 from slrt_dask.dual.working_set import partition_extents
 from slrt_dask.dual.writing import (
@@ -92,11 +91,12 @@ def _write_dual(fit: Fit, path: str, header: ModelHeader, evaluation: Evaluation
         checksums = joined(engine.on_shares(write_dual_partitions, target, name))
         return tuple(checksums[number] for number in range(len(store.partitions)))
 
-    marked = isinstance(fit.problem, BoundedProblem)
+    marked = fit.problem.has_multipliers
 
     def write_sums(group: str) -> dict[str, int]:
-        what = evaluation.dual.name, Factors.of(evaluation.point), store.slab_mode, group
-        checksums: dict[str, int] = engine.run(WriteFibreSums(*what, marked))
+        operator = Operator.of(terms_of(fit.problem.weights), evaluation.point, store.slab_mode)
+        program = WriteFibreSums(evaluation.dual.name, operator, group, marked)
+        checksums: dict[str, int] = engine.run(program)
         if marked:
             for written in engine.on_shares(write_extra, group):
                 checksums.update(written)

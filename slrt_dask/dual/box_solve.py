@@ -103,11 +103,12 @@ class BoxSolve(Program):
             fell = part.base is None and at.dual < best - FELL * abs(best)
             best = max(best, at.dual)
             if fell or at.chopped > at.reachable:
-                length *= 0.5 if fell and restart else 1.0
                 if rows is not None:
                     rows.slide(length)
                 at = yield from self._looked(BoxSolve._slide, part, rows, length)
                 restart = True
+                if part.base is None and at.dual < before.dual - FELL * abs(before.dual):
+                    length *= 0.5
             else:
                 beta = 0.0 if restart else at.free / free
                 free = at.free

@@ -157,7 +157,9 @@ class Measure(Program):
     def rounds(self) -> Rounds:
         (sums,) = yield Sweep(Measure._product)
         rows, added, largest = yield Sweep(Measure._measure, (sums,))
-        return Products(*map(float, added), *map(float, largest), rows)
+        misfit, middle_misfit, energy, overlap, slack = map(float, added)
+        most, violation = map(float, largest)
+        return Products(misfit, middle_misfit, energy, overlap, slack, most, violation, rows)
 
     def _product(self, block: Block, total: Any) -> tuple[Sums]:
         x, w = block.vector(self.dual), block.fresh("w")

@@ -7,7 +7,6 @@ are held from then on, observed or not.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,36 +98,36 @@ def couple(share: Share, stores: tuple[RowStore, ...]) -> int:
     return share.change_support(change)
 
 
-def scale_rows(share: Share, factors: RowVector) -> float:
-    """Multiply every row by a factor; returns a bound of ‖A‖² from this share's columns.
+def scale_rows(share: Share, factors: RowVector, sizes: RowVector) -> float:
+    """Multiply every row by a factor; returns the largest Σ_i |a_ie| sizes_i of an entry.
 
-    ‖A‖² is at most the largest Σ_i |a_ie| of an entry times √(entries of the longest row), rows
-    having length one.
+    sizes : Σ_e |a_ie| of the rows once multiplied; what is returned is a bound of ‖A‖² then
     """
-    most, longest = 0.0, np.zeros(len(factors))
+    most = 0.0
     for block in share.opened():
         held = block.coupling
         if held is not None and len(held.rows):
             scaled = held.coefficients * factors[held.rows]
             block.coupling = replace(held, coefficients=scaled)
-            most = max(most, float(np.bincount(held.positions, np.abs(scaled)).max()))
-            longest += np.bincount(held.rows, minlength=len(factors))
-    return most * math.sqrt(float(longest.max(initial=0.0)))
+            met = np.bincount(held.positions, np.abs(scaled) * sizes[held.rows])
+            most = max(most, float(met.max()))
+    return most
 
 
 @dataclass(frozen=True)
 class RowTotals(OneRound):
-    """Of every row the sum of its coefficients and the sum of their squares."""
+    """Of every row the sums of its coefficients, of their squares, and of their sizes."""
 
     count: int
 
-    def step(self, block: Block, total: Any) -> tuple[RowVector, RowVector]:
-        sums, squares = total or (np.zeros(self.count), np.zeros(self.count))
+    def step(self, block: Block, total: Any) -> tuple[RowVector, RowVector, RowVector]:
+        sums, squares, sizes = total or tuple(np.zeros(self.count) for _ in range(3))
         held = block.coupling
         if held is not None:
             np.add.at(sums, held.rows, held.coefficients)
             np.add.at(squares, held.rows, held.coefficients**2)
-        return sums, squares
+            np.add.at(sizes, held.rows, np.abs(held.coefficients))
+        return sums, squares, sizes
 
 
 def _coupling(

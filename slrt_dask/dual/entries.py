@@ -25,7 +25,7 @@ from slrt_dask.kernels import entries as passes
 MARKS = "marks"
 """The vector that says of every entry what it is: OBSERVED, BOUNDED, COUPLED, added up."""
 EVERY = passes.OBSERVED + passes.BOUNDED + passes.COUPLED
-NONE = np.zeros(0)
+NONE, NOWHERE = np.zeros(0), np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class EntryModel:
         """2Cδ, the largest |z| of an observation of weight 1."""
         return 2.0 * self.cost_weight * self.delta
 
-    def stiffest(self, least_weight: float) -> float:
-        """The largest number on the diagonal, given the least weight of an observation."""
-        penalty = 0.0 if self.bounds is None else self.bounds.penalty
-        return max(self.shift / least_weight, penalty)
+    @property
+    def stiffest(self) -> float:
+        """The largest number on the diagonal, where observations have weight 1."""
+        return max(self.shift, 0.0 if self.bounds is None else self.bounds.penalty)
 
     def of(self, block: Block, kinds: int = EVERY) -> passes.Entries:
         """A block's entries as the passes read them.
@@ -104,7 +104,7 @@ class EntryModel:
         values, weights = block.values, self.weights(block)
         if self.bounds is None:
             return passes.Entries(
-                NONE, NONE, NONE, NONE, NONE, values, weights, 2.0 * self.cost_weight,
+                NONE, NOWHERE, NONE, NONE, NONE, values, weights, 2.0 * self.cost_weight,
                 _rounded_down(self.most, values), 1.0, kinds,
             )  # fmt: skip
         return passes.Entries(

@@ -183,12 +183,13 @@ class Multipliers:
         """Have the coefficients of a linear constraint on the shares, every row of length one."""
         mark = passes.BOUNDED if self.asked.everywhere else passes.COUPLED
         self._take(couple, linear.stores, mark=mark)
-        sums, squares = self._engine.run(RowTotals(len(linear.lower)))
+        sums, squares, sizes = self._engine.run(RowTotals(len(linear.lower)))
         # As stiff as bounds, but no stiffer than conjugate gradients can cope with: rows overlap.
         stiffest = LEAST_ROW_PENALTY * sum(self._weights)
         rows = linear.scaled(sums, squares, max(self._bounds.penalty, stiffest))
-        overlaps = self._engine.on_shares(scale_rows, 1.0 / rows.lengths)
-        return replace(rows, overlap=max(overlaps, default=1.0))
+        factors = 1.0 / rows.lengths
+        overlaps = self._engine.on_shares(scale_rows, factors, sizes * factors)
+        return replace(rows, overlap=max(overlaps))
 
     def _take(self, task: Callable[..., int], *arguments: Any, mark: int = passes.BOUNDED) -> None:
         """Change the working set on every share; its new entries are numbered and marked."""

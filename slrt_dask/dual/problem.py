@@ -45,6 +45,8 @@ LARGEST_NORM = 1e40
 MOST_INNER_ITERATIONS = 1000
 PATIENCE = 20
 """How many times as many iterations the alternation may take."""
+ROWS_TIGHTER = 0.25
+"""To this part of their tolerance solves with rows are made: multipliers multiply a residual."""
 STEP = 1.9
 """Of the length at which a step down the slope could go up again, times two."""
 ROW_ROUNDING = 1e-10
@@ -151,6 +153,11 @@ class DualProblem:
         return None if self.multipliers is None else self.multipliers.rows
 
     @property
+    def has_multipliers(self) -> bool:
+        """Whether multipliers move between steps, and entries are held besides the observed."""
+        return self.multipliers is not None
+
+    @property
     def cost_weight(self) -> float:
         return self.model.cost_weight
 
@@ -197,9 +204,10 @@ class DualProblem:
             )
         else:
             solve = AlternatingSolve if self._alternating else BoxSolve
-            rows, least = self.rows, self._least_weight()
+            rows = self.rows
             overlap = 0.0 if rows is None else rows.overlap
-            stiffest = self.model.stiffest(least) + (0.0 if rows is None else rows.penalty)
+            tolerance *= 1.0 if rows is None else ROWS_TIGHTER
+            stiffest = self.model.stiffest + (0.0 if rows is None else rows.penalty)
             program = solve(
                 operator, self.model, solution.name, tolerance,
                 most * (PATIENCE if self._alternating else 1),
@@ -214,7 +222,7 @@ class DualProblem:
         residual = math.sqrt(outcome.r_dot_r) / self._norm if self._norm > 0.0 else 0.0
         known = self.multipliers is not None and warm is not None
         violation = self.multipliers.violation if known and self.multipliers else 0.0
-        noise_scale = 0.0 if self.multipliers else outcome.missed * self._norm**2
+        noise_scale = outcome.missed * self._norm**2
         return InnerSummary(
             outcome.iterations, residual, outcome.converged, violation, noise_scale
         )
@@ -292,9 +300,6 @@ class DualProblem:
             unbounded = EntryModel(self.model.cost_weight, weighted=True)
             self.engine.run(Resistances(unbounded, "values", self._diagonal.name))
         return self._diagonal.name
-
-    def _least_weight(self) -> float:
-        return 1.0
 
     def _weighted(self, totals: Point) -> Point:
         return tuple(-term.weight * t for term, t in zip(self.terms, totals, strict=True))

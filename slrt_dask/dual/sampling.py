@@ -52,6 +52,10 @@ class Model:
     numbering: FibreNumbering
     offset: Offset = field(default_factory=Offset)
 
+    @property
+    def slab_mode(self) -> int:
+        return self.operator.slab_mode
+
 
 def with_empty_row(sums: Sums) -> Sums:
     """Fibre sums with one more row of zeros, for fibres that hold no observation."""
@@ -107,7 +111,7 @@ def predict_slab(
     model: Model, columns: IndexColumns, dual: Vector, queries: IndexColumns
 ) -> NDArray[np.float64]:
     """Values at queries, all sorted by the slab mode, given the dual entries of their slices."""
-    slab = model.operator.slab_mode
+    slab = model.slab_mode
     index = build_block(columns, model.shape, slab, model.numbering)
     places = build_queries(index, queries, model.numbering)
     values = sample_local(index, places, dual, model.operator)
@@ -138,7 +142,7 @@ def dense_chunk(
 
 
 def _crossing_sums_in_box(model: Model, ranges: tuple[range, ...]) -> Sums:
-    slab = model.operator.slab_mode
+    slab = model.slab_mode
     others = [k for k in range(len(ranges)) if k != slab]
     grids = np.meshgrid(*(np.arange(r.start, r.stop) for r in (ranges[k] for k in others)),
                         indexing="ij")  # fmt: skip

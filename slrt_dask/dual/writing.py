@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.layout import write_partition
 from slrt_dask.dual.entries import MARKS
-from slrt_dask.dual.operator import Factors, crossing_sums
+from slrt_dask.dual.operator import Operator
 from slrt_dask.dual.working_set import partition_columns, restore_extra
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.program import Program, Rounds, Sweep
@@ -167,8 +167,7 @@ class WriteFibreSums(Program):
     """
 
     vector: str
-    factors: Factors
-    slab_mode: int
+    operator: Operator
     group: str
     marked: bool
 
@@ -176,15 +175,17 @@ class WriteFibreSums(Program):
 
     def rounds(self) -> Rounds:
         sums, counts, keys = yield Sweep(WriteFibreSums._sums)
-        columns = self.factors.ranks[self.slab_mode]
+        (t,) = self.operator.crossing
+        columns = self.operator.gather.ranks[t]
         arrays = {SUMS_ARRAY: sums[:, :columns], COUNTS_ARRAY: counts}
         if keys is not None:
             arrays[KEYS_ARRAY] = keys
         return {name: write_array(self.group, name, arrays[name]) for name in arrays}
 
     def _sums(self, block: Block, total: Any) -> Any:
-        sums = crossing_sums(block, self.factors, block.vector(self.vector), total and total[0])
-        fibres = block.index.fibres[self.slab_mode]
+        held = None if total is None else (total[0],)
+        (sums,) = self.operator.crossing_sums(block, block.vector(self.vector), held)
+        fibres = block.index.fibres[self.operator.slab_mode]
         if self.marked:
             fibres = fibres[(block.vector(MARKS).astype(np.int64) & OBSERVED) > 0]
         counts = np.bincount(fibres, minlength=len(sums)).astype(np.int64)

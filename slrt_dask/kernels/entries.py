@@ -135,14 +135,10 @@ def begin(these, x):
     """Every x becomes one that its entry may have."""
     for e in range(x.size):
         mark, _, twice_c, most, below, above = _entry(these, e)
-        value = np.float64(x[e])
-        if twice_c == 0.0 and not mark & BOUNDED:
-            value = 0.0
-        if below == -math.inf:
-            value = min(value, most)
-        if above == math.inf:
-            value = max(value, -most)
-        x[e] = value
+        value = np.float64(x[e]) if twice_c > 0.0 or mark & BOUNDED else np.float64(0.0)
+        lowest = -most if above == math.inf else -math.inf
+        highest = most if below == -math.inf else math.inf
+        x[e] = min(max(value, lowest), highest)
 
 
 @njit(nogil=True, cache=True)
@@ -202,7 +198,7 @@ def turn(these, x, r, beta, p, w):
         mark, y, twice_c, most, below, above = _entry(these, e)
         direction, own = 0.0, 0.0
         if twice_c > 0.0 or mark & BOUNDED:
-            *_, falling = _interval(
+            _, _, falling = _interval(
                 np.float64(x[e]), y, twice_c, most, below, above, these.penalty
             )
             if falling > 0.0:
@@ -253,7 +249,7 @@ def resistances(these, x, out):
         mark, y, twice_c, most, below, above = _entry(these, e)
         falling = 0.0
         if twice_c > 0.0 or mark & BOUNDED:
-            *_, falling = _interval(
+            _, _, falling = _interval(
                 np.float64(x[e]), y, twice_c, most, below, above, these.penalty
             )
         out[e] = 1.0 / falling if falling > 0.0 else 0.0

@@ -28,14 +28,10 @@ from slrt_dask.dual.hankel.sums import (
     HankelRowSums,
 )
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
-from slrt_dask.dual.problem import (
-    Correction,
-    Evaluation,
-    InnerSummary,
-    check_settings,
-    checked_norm,
-)
-from slrt_dask.dual.sums import NormOfObservations
+from slrt_dask.dual.entries import EntryModel
+from slrt_dask.dual.feasible import Correction
+from slrt_dask.dual.problem import Evaluation, InnerSummary, check_settings, checked_norm
+from slrt_dask.dual.sums import ObservationSize
 from slrt_dask.engine.base import Engine, VectorHandle
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
@@ -91,7 +87,8 @@ class HankelProblem:
         self._manifold = SpectrahedronProduct(tuple(zip(window, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
         self._eigenvalues = TopEigenvalues()
-        checked_norm(float(engine.run(NormOfObservations())))
+        squares, _ = engine.run(ObservationSize(EntryModel(cost_weight)))
+        checked_norm(math.sqrt(squares))
 
     @property
     def manifold(self) -> SpectrahedronProduct:
@@ -141,6 +138,10 @@ class HankelProblem:
     @property
     def notice(self) -> str:
         return ""
+
+    @property
+    def has_multipliers(self) -> bool:
+        return False
 
     @property
     def kept_vectors(self) -> tuple[VectorHandle, ...]:
@@ -233,7 +234,7 @@ class HankelProblem:
             energy += products.z_dot_z / (4 * self.cost_weight)
         bounds = HankelBounds(
             primal, energy, products.overlap, captured(point, row_sums), self.weights,
-            products.curve,
+            curve=products.curve,
         )  # fmt: skip
         lower, upper = self._eigenvalues.bounds(
             lambda matrices: self.row_sums(evaluation.dual, matrices, point, less),
