@@ -14,8 +14,8 @@ from slrt_dask.request import plan_of
 from tests.faults.conftest import events_of
 from tests.faults.killing import Killer, one_of
 
-KEPT = ["load", "solve", "line search", "checkpoint", "solve"]
-"""In any order: so many losses without an iteration in between end a run."""
+KEPT = ["load", "solve", "line search", "checkpoint"]
+"""In any order: with the first certificate they are as many losses in a row as a run forgives."""
 ANEW = ["load", "solve", "line search"]
 """Of a fit without a run directory, which begins at its start again."""
 LAST = ["certificate", "result", "export", "export"]
