@@ -43,10 +43,10 @@ def assert_identical(first, second):
 
 class Listener:
     def __init__(self):
-        self.heard = []
+        self.seen = []
 
     def on_record(self, record, state):
-        self.heard.append((record, state))
+        self.seen.append((record, state))
 
 
 class InterruptedProblem:
@@ -120,7 +120,7 @@ def test_an_interrupt_in_a_step_keeps_the_last_accepted_state(shape, method, kin
         problem, method, start_of(problem), SHORT, observers=[listener], certify_every=100
     )
     assert outcome.reason is StopReason.INTERRUPTED
-    assert outcome.state is listener.heard[-1][1]
+    assert outcome.state is listener.seen[-1][1]
     assert 0 < outcome.state.iteration < SHORT.max_iterations
     exact = truncated(shape)
     assert_identical(outcome.certificate, exact.certify(outcome.evaluation))
@@ -144,14 +144,14 @@ def test_a_second_interrupt_or_one_before_there_is_a_state_is_raised(method, kin
         minimise(problem, method, start_of(problem), RULES, certify_every=2)
 
 
-def test_observers_hear_of_every_iteration_once_with_its_state(method):
+def test_observers_get_every_iteration_once_with_its_state(method):
     problem = truncated((6, 5, 4))
     first, second = Listener(), Listener()
     outcome = minimise(problem, method, start_of(problem), RULES, observers=[first, second])
-    assert tuple(record for record, _ in first.heard) == outcome.records
-    assert first.heard == second.heard
+    assert tuple(record for record, _ in first.seen) == outcome.records
+    assert first.seen == second.seen
     assert [r.iteration for r in outcome.records] == list(range(outcome.state.iteration + 1))
-    for record, state in first.heard:
+    for record, state in first.seen:
         assert record.cost == state.evaluation.cost
         assert record.step == state.step
         assert record.ranks == (2, 2, 2)
@@ -181,7 +181,7 @@ def test_a_start_off_the_manifold_is_refused(method):
         minimise(problem, method, scale(2.0, start_of(problem)), RULES)
 
 
-def test_a_gap_that_is_wide_open_is_told_without_a_tighter_solve(shape, method):
+def test_a_gap_that_is_wide_open_is_reported_without_a_tighter_solve(shape, method):
     rules = dataclasses.replace(SHORT, gap_tolerance=1e-6, max_iterations=4)
     often, seldom = (
         minimise(truncated(shape), method, start_of(truncated(shape)), rules, certify_every=every)
@@ -193,6 +193,6 @@ def test_a_gap_that_is_wide_open_is_told_without_a_tighter_solve(shape, method):
         assert row.cost == other.cost
         if row.relative_gap is not None and row.relative_gap > 0.1:
             assert row.inner_iterations == other.inner_iterations
-    # In the end, when it is promised, the gap is told as well as the solve can tell it.
+    # In the end, when it is promised, the gap is as sharp as the solve allows.
     assert often.records[-1].inner_iterations == seldom.records[-1].inner_iterations
     assert often.certificate == seldom.certificate
