@@ -245,12 +245,12 @@ class Completion:
             self._held.stays_within(place)
 
     def __repr__(self) -> str:
-        from slrt_dask.printing import completion_text
+        from slrt_dask.show.text import completion_text
 
         return completion_text(self)
 
     def _repr_html_(self) -> str:
-        from slrt_dask.notebook import completion_html
+        from slrt_dask.show.html import completion_html
 
         return completion_html(self)
 

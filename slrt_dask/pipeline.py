@@ -36,7 +36,6 @@ from slrt_dask.engine.base import Engine
 from slrt_dask.engine.plan import Plan
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.keeping import RunObserver
-from slrt_dask.monitor import LogObserver
 from slrt_dask.optim.accuracy import Accuracy
 from slrt_dask.optim.lbfgs import LimitedMemory
 from slrt_dask.optim.loop import minimise
@@ -50,6 +49,7 @@ from slrt_dask.optim.stopping import StopRules
 from slrt_dask.posing import AnyProblem, problem_of
 from slrt_dask.results import joined, write_result
 from slrt_dask.runs import RunDirectory, Start
+from slrt_dask.show.progress import LogObserver
 from slrt_dask.spending import Cause
 from slrt_dask.usage import UsageKeeper
 

@@ -22,7 +22,8 @@ from slrt_dask.cli.fit_options import (
 )
 from slrt_dask.cli.fit_settings import FitRequest, constraint_table, loss_of, requested
 from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options, is_verbose
-from slrt_dask.cli.outcomes import outcome, rest_shown
+from slrt_dask.show.progress import LiveProgress, rest_shown
+from slrt_dask.show.text import outcome
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
@@ -262,10 +263,7 @@ def _watched(
 
     store : whose partitions are divided among the workers, if they are
     """
-    from slrt_dask.config import FitSettings
-    from slrt_dask.monitor import ProgressObserver
-
-    progress = ProgressObserver(max_iterations or FitSettings.max_iterations)
+    progress = LiveProgress()
     # the log, when it is shown, has a line for every iteration already
     observers: list[Observer[Any]] = [] if quiet or is_verbose() else [progress]
     if client is not None and store is not None and not quiet:
@@ -275,7 +273,7 @@ def _watched(
     try:
         yield observers
     finally:
-        progress.close()
+        progress.on_end()
 
 
 def _tell_of_idle_workers(store: ObservationStore, client: Any) -> None:

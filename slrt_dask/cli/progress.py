@@ -8,19 +8,19 @@ from contextlib import contextmanager
 import click
 
 from slrt_dask.cli.options import is_verbose
-from slrt_dask.lines import StageLine
+from slrt_dask.show.progress import LiveProgress
 
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
 @contextmanager
-def stage_line(quiet: bool = False) -> Iterator[StageLine | None]:
+def stage_line(quiet: bool = False) -> Iterator[LiveProgress | None]:
     """A line to tell of progress, or None where none is wanted: --quiet, or the log is shown."""
     if quiet or is_verbose():
         yield None
         return
-    line = StageLine()
+    line = LiveProgress()
     try:
         yield line
     finally:
-        line.clear()
+        line.on_end()

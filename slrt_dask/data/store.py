@@ -7,7 +7,6 @@ are read when asked for, a partition at a time. This changes when readers need a
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data import coordinates, html
+from slrt_dask.data import coordinates
 from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.data.holding_out import Kind, KindLike
 from slrt_dask.data.layout import Columns, read_header, read_partition
@@ -221,26 +220,9 @@ class ObservationStore:
         )
 
     def _repr_html_(self) -> str:
-        labels = self.coordinates or {}
-        names = self.dimension_names or tuple(f"mode {mode}" for mode in range(self.order))
-        rows = [
-            (name, f"{length:,}", _ends(labels.get(name)), "cut here" * (mode == self.slab_mode))
-            for mode, (name, length) in enumerate(zip(names, self.shape, strict=True))
-        ]
-        about = self.header.about or {"name": None}
-        return html.panel(
-            "ObservationStore",
-            about["name"] or "",
-            html.table(("dimension", "length", "labels", "partitions"), rows),
-            html.facts(
-                [
-                    ("observed", f"{self.nnz:,} ({self._density():.3g} %)"),
-                    ("values", f"{self.dtype}, mean {self.mean:.6g}"),
-                    ("partitions", f"{len(self.partitions):,}"),
-                    ("path", self.path),
-                ]
-            ),
-        )
+        from slrt_dask.show.html import store_html
+
+        return store_html(self)
 
     def _density(self) -> float:
         density = 100.0 * self.nnz
@@ -284,12 +266,3 @@ def _unfolded(
 
 def _stack(part: Any) -> Any:
     return load("dask").delayed(np.stack, pure=True)(part[0])
-
-
-def _ends(labels: NDArray[Any] | None) -> str:
-    """The first and the last of a dimension's labels."""
-    if labels is None:
-        return ""
-    # Dates are shown to the second, or to the day.
-    first, last = (re.sub(r"(T00:00:00)?\.0+$", "", str(label)) for label in labels[[0, -1]])
-    return f"{first} … {last}"
