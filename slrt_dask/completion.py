@@ -21,9 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask import completed_chunks, model_files, model_reads
 from slrt_dask.combining import constraints_of
+from slrt_dask.data.ingest import Progress
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, exists, normal_path
-from slrt_dask.data.progress import Progress
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.enforcing import Enforced

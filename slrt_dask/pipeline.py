@@ -18,8 +18,8 @@ from slrt_dask.checkpoint import (
 )
 from slrt_dask.completion import Completion
 from slrt_dask.config import FitSettings
-from slrt_dask.data.disk import full_disk_told
 from slrt_dask.data.holding_out import SINGLY
+from slrt_dask.data.location import naming_full_disk
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.bounded import BoundedProblem
 from slrt_dask.dual.numbering import number_fibres
@@ -121,7 +121,7 @@ class Fit:
             return self._run(None, observers, cadence, events)
         goes_on = f"free some, and slrt-dask resume {shlex.quote(str(run.path))} goes on"
         with (
-            full_disk_told(str(run.path), goes_on),
+            naming_full_disk(str(run.path), goes_on),
             usage.attempt(run.path, self.engine, self.plan) as attempt,
         ):
             return self._run(run, [*observers, attempt], cadence, events)

@@ -3,7 +3,7 @@
 Coordinates are kept with a store: short ones as lists that can be read (numbers, dates as integers
 with their unit, text), long ones and what JSON has no numbers for packed as bytes. What is neither
 numbers, dates nor text, and what stays large when packed, is left out rather than kept half, and
-the log says so. This changes when more kinds are to be kept.
+the log says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A finished store of observations, opened for reading.
 
 The object is a path and a header: cheap to make, safe to pickle and to send to workers. Columns
-are read when asked for, a partition at a time. This changes when readers need another view.
+are read when asked for, a partition at a time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data import coordinates
-from slrt_dask.data.header import PartitionInfo, StoreHeader
 from slrt_dask.data.holding_out import Kind, KindLike
-from slrt_dask.data.layout import Columns, read_header, read_partition
+from slrt_dask.data.ingest import Progress
+from slrt_dask.data.layout import (
+    Columns,
+    PartitionInfo,
+    StoreHeader,
+    read_header,
+    read_partition,
+)
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, normal_path
-from slrt_dask.data.progress import Progress
 from slrt_dask.data.split import split_store
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
 

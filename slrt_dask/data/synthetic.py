@@ -1,7 +1,6 @@
 """Low-rank tensors to try things on, whole or as observations that are never formed whole.
 
 Factors are smooth random curves and the core is Gaussian, so the result looks like a signal.
-This changes when demonstrations or benchmarks need other data.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data.batches import check_shape
-from slrt_dask.data.hashing import scattered
+from slrt_dask.data.holding_out import scattered
+from slrt_dask.data.ingest import check_shape
 from slrt_dask.errors import InvalidInput
 
 # Entries evaluated together: the partial products of these rows with the core stay small.

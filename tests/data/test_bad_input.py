@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slrt_dask.data import from_array, from_batches, from_coo, from_file, open_store
-from slrt_dask.data.coo import coo_source
+from slrt_dask.data.arrays import coo_source
 from slrt_dask.data.ingest import IngestOptions, ingest
 from slrt_dask.errors import InvalidInput, StoreExists, StoreNotFound, UnsupportedFormat
 

@@ -7,7 +7,7 @@ import pytest
 import zarr
 
 import slrt_dask as slrt
-from slrt_dask.data import datasets, from_file
+from slrt_dask.data import archives, from_file
 from slrt_dask.errors import InvalidInput, MissingDependency
 from tests.data.helpers import tensor_with_holes
 
@@ -114,7 +114,7 @@ def test_without_a_package_that_reads_it_the_remedy_is_told(tmp_path, monkeypatc
         raise ValueError("found no engine")
 
     monkeypatch.setattr(xarray, "open_dataset", no_backend)
-    monkeypatch.setattr(datasets, "_can_read_netcdf4", lambda: False)
+    monkeypatch.setattr(archives.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"slrt-dask\[netcdf\]"):
         from_file(tmp_path / "store", tmp_path / "file.nc")
 

@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slrt_dask.data.arrays import box_shape
-from slrt_dask.data.batches import Batch, rebatch
-from slrt_dask.data.coo import coo_source
-from slrt_dask.data.slabs import SliceHistogram, cut_slices, lexicographic_order
+from slrt_dask.data.arrays import box_shape, coo_source
+from slrt_dask.data.sorting import Batch, SliceHistogram, cut_slices, lexicographic_order, rebatch
 from tests.data.helpers import columns_of, coo_store, ingested, tensor_with_holes
 
 counts_of_slices = st.lists(st.integers(0, 60), min_size=1, max_size=80).filter(any)

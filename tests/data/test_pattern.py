@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slrt_dask.data import from_coo, pattern
+from slrt_dask.data import from_coo
+from slrt_dask.data import split as pattern
 from slrt_dask.data.holding_out import Kind
-from slrt_dask.data.pattern import observe, shape_of_gaps
+from slrt_dask.data.split import observe, shape_of_gaps
 
 SHAPE = (30, 24, 16)
 

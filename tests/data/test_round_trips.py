@@ -10,8 +10,7 @@ import xarray
 import zarr
 
 from slrt_dask.data import from_array, from_batches, from_coo, open_store
-from slrt_dask.data.arrays import array_source
-from slrt_dask.data.coo import coo_source
+from slrt_dask.data.arrays import array_source, coo_source
 from tests.data.helpers import (
     SHAPES,
     columns_of,
