@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slrt_dask.checkpoint import CheckpointObserver
-from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.records import IterationRecord
+from slrt_dask.optim.records import IterationRecord, MethodState
 from slrt_dask.runs import RunDirectory
 from slrt_dask.spending import Cause, Stopwatch
 

@@ -36,16 +36,12 @@ from slrt_dask.engine.base import Engine
 from slrt_dask.engine.plan import Plan
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.keeping import RunObserver
-from slrt_dask.optim.accuracy import Accuracy
-from slrt_dask.optim.lbfgs import LimitedMemory
 from slrt_dask.optim.loop import minimise
 from slrt_dask.optim.manifold import Point, ranks_of
-from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.patience import Patience
-from slrt_dask.optim.rcg import ConjugateGradient
-from slrt_dask.optim.records import IterationRecord, Observer
-from slrt_dask.optim.rtr import TrustRegion
-from slrt_dask.optim.stopping import StopRules
+from slrt_dask.optim.methods import ConjugateGradient, LimitedMemory, TrustRegion
+from slrt_dask.optim.problem import Accuracy
+from slrt_dask.optim.records import IterationRecord, MethodState, Observer
+from slrt_dask.optim.stopping import Patience, StopRules
 from slrt_dask.posing import AnyProblem, problem_of
 from slrt_dask.results import joined, write_result
 from slrt_dask.runs import RunDirectory, Start

@@ -11,7 +11,7 @@ import slrt_dask as slrt
 from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, StoreCorrupt
 from slrt_dask.hankel import STAGES, Hankel
 from slrt_dask.optim import StopReason
-from slrt_dask.optim.stages import above_lowest, stage_begins, stages_of
+from slrt_dask.optim.records import above_lowest, stage_begins, stages_of
 
 LENGTH, GAP = 60, slice(24, 30)
 SERIES = {"C": 1e4, "lambdas": (1.0, 1e-6), "method": "rcg", "max_iterations": 40}

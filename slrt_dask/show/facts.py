@@ -29,8 +29,7 @@ from slrt_dask.engine.plan import RUNTIME_BYTES
 from slrt_dask.errors import InvalidInput, SlrtError, StoreNotFound
 from slrt_dask.locking import is_locked
 from slrt_dask.losses import center_name, error_name, spread_of
-from slrt_dask.optim.records import IterationRecord
-from slrt_dask.optim.stages import stage_begins
+from slrt_dask.optim.records import IterationRecord, stage_begins
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.posing import weights_of
 from slrt_dask.runs import SEARCHING, SETTINGS, RunDirectory, Start, open_run

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask.data.libraries import load
 from slrt_dask.errors import InvalidInput
-from slrt_dask.optim.records import IterationRecord
-from slrt_dask.optim.stages import stages_of
+from slrt_dask.optim.records import IterationRecord, stages_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

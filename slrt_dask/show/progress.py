@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from slrt_dask.data.libraries import load
-from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.records import IterationRecord, Observer
+from slrt_dask.optim.records import IterationRecord, MethodState, Observer
 from slrt_dask.show.text import describe, describe_trial, remaining
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class LiveProgress:
         self._show(at_once=True)
 
     def on_end(self) -> None:
-        """Called when a fit has ended, so that its last iteration is shown, and other text can follow."""
+        """Called when a fit has ended: its last iteration is shown, and other text can follow."""
         if self._is_open and (self._in_notebook or self._stream.isatty()):
             self._draw()
         self._close_bar()

@@ -7,17 +7,18 @@ import functools
 import numpy as np
 import pytest
 
-from slrt_dask.errors import InvalidConfig, NumericalBreakdown
+from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.optim import (
     Accuracy,
     ConjugateGradient,
-    LineSearch,
-    RadiusPolicy,
     StopReason,
     StopRules,
     TrustRegion,
     minimise,
 )
+from slrt_dask.optim.line_search import search
+from slrt_dask.optim.manifold import scale
+from slrt_dask.optim.problem import MeasuredProblem
 from tests.oracles.convex import solve_convex
 from tests.oracles.dense import (
     random_problem,
@@ -199,30 +200,47 @@ def test_a_cost_that_is_not_a_number_breaks_the_run_with_an_error(method, call):
         minimise(problem, method, start_of(problem), StopRules())
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [
-        (Accuracy, "factor", 0.0),
-        (Accuracy, "loosest", 1.0),
-        (Accuracy, "tightest", 0.0),
-        (Accuracy, "noise_scale", -1.0),
-        (Accuracy, "rounding", np.nan),
-        (LineSearch, "sufficient_decrease", 0.5),
-        (LineSearch, "least_contraction", 0.6),
-        (LineSearch, "most_contraction", 1.0),
-        (LineSearch, "optimism", 0.0),
-        (LineSearch, "max_trials", 0),
-        (RadiusPolicy, "accept_above", 0.3),
-        (RadiusPolicy, "longest", 0.0),
-        (TrustRegion, "kappa", 1.0),
-        (TrustRegion, "theta", -1.0),
-        (TrustRegion, "max_products", 0),
-        (StopRules, "gap_tolerance", -1e-3),
-        (StopRules, "gradient_tolerance", np.inf),
-        (StopRules, "max_iterations", -1),
-        (StopRules, "max_seconds", np.nan),
-    ],
-)
-def test_impossible_settings_are_refused(kind, name, value):
-    with pytest.raises(InvalidConfig):
-        kind(**{name: value})
+# ---- parts of methods -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scaled", [1e-4, 1.0, 1e3])
+@pytest.mark.parametrize("options", [{}, {"natural": True}, {"last_decrease": 1e-3}], ids=str)
+def test_a_search_decreases_the_cost_sufficiently_or_finds_no_step_uphill(
+    shape, rng, scaled, options
+):
+    problem = random_problem(shape, (2,) * len(shape))
+    measured = MeasuredProblem(problem, Accuracy())
+    here = measured.begin(problem.manifold.random_point(rng))
+    downhill = scale(-scaled / here.gradient_norm, here.gradient)
+    trial = search(measured, here, downhill, 1.0, **options)
+    length = problem.manifold.norm(here.evaluation.point, trial.move)
+    assert trial.decrease >= 1e-4 * length * here.gradient_norm
+    assert trial.decrease == here.evaluation.cost - trial.evaluation.cost
+    assert length <= 0.5 * (1 + 1e-12)
+    assert search(measured, here, scale(-1.0, downhill), 1.0, **options) is None
+
+
+def test_a_trust_region_moves_within_its_radius_and_adapts_it_to_the_agreement(shape):
+    problem, method = random_problem(shape, (2,) * len(shape)), TrustRegion()
+    state, seen = method.init(problem, start_of(problem, seed=7)), set()
+    for _ in range(20):
+        before, state = state, method.step(problem, state)
+        assert state.step <= before.radius * (1 + 1e-9)
+        assert (state.step > 0.0) == (state.ratio > 0.1)
+        if state.step == 0.0:
+            assert state.evaluation.point is before.evaluation.point
+        if state.ratio < 0.25:
+            assert state.radius in (0.25 * before.radius, 1e-6)
+        else:
+            assert state.radius in (before.radius, 2.0 * before.radius, np.sqrt(len(shape)))
+            assert state.radius == before.radius or state.ratio > 0.75
+        seen.add(state.radius < before.radius)
+        if state.gradient_norm <= 1e-9 * state.evaluation.cost:
+            break
+    assert state.gradient_norm <= 1e-6 * state.evaluation.cost
+    assert seen == {True, False}
+
+
+def test_a_trust_region_converges_superlinearly(shape):
+    norms = [row.gradient_norm for row in tight_outcome(shape, TrustRegion()).records]
+    assert norms[-1] < 0.02 * norms[-2] < 0.2 * 0.02 * norms[-3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slrt_dask.optim import Accuracy
+from slrt_dask.optim.problem import Accuracy, MeasuredProblem
 from tests.oracles.convex import shrink_singular_values, solve_convex
 from tests.oracles.dense import (
     mode_product,
@@ -34,7 +34,7 @@ def test_a_truncated_solve_gives_a_lower_estimate_within_the_noise_scale(shape, 
     for rtol in (1e-1, 1e-2, 1e-3):
         rough = problem.evaluate(point, rtol=rtol, warm=None)
         assert rough.inner.residual == pytest.approx(rtol)
-        assert 0.0 < exact - rough.cost <= Accuracy().noise(rough, scale)
+        assert 0.0 < exact - rough.cost <= MeasuredProblem(problem, Accuracy(), scale).noise(rough)
 
 
 def test_warm_conjugate_gradients_take_fewer_iterations(rng):
