@@ -23,7 +23,7 @@ SECONDS_QUIET = 3.0
 SECONDS_BETWEEN_LINES = 10.0
 """Between two lines about a stage where there is no terminal."""
 DRAWING = 0.1
-"""The part of the time that drawing charts may take, at most."""
+"""The part of the time that drawing charts in a notebook may take, at most."""
 logger = logging.getLogger("slrt_dask")
 
 
@@ -120,7 +120,7 @@ class LiveProgress:
             self._write_line()
         elif at_once or now >= self._next:
             self._draw()
-            took = time.monotonic() - now
+            took = time.monotonic() - now if self._in_notebook else 0.0
             self._next = now + max(self._every, took / DRAWING)
 
     def _write_line(self) -> None:
