@@ -162,6 +162,8 @@ def test_a_step_that_is_broken_off_leaves_the_last_accepted_state(shape, method,
     assert outcome.reason is ENDS[error]
     assert outcome.state is listener.seen[-1][1]
     assert tuple(record for record, _ in listener.seen) == outcome.records
+    for number, (record, state) in enumerate(listener.seen):
+        assert (record.iteration, record.cost) == (number, state.evaluation.cost)
     assert 0 < outcome.state.iteration < SHORT.max_iterations
     exact = truncated(shape)
     assert_identical(outcome.certificate, exact.certify(outcome.evaluation))
@@ -258,17 +260,7 @@ def test_progress_restores_what_patience_remembers():
     assert_identical(second.point, first.point)
 
 
-# ---- records and certificates ---------------------------------------------------------------
-
-
-def test_observers_get_every_iteration_once_with_its_state(method):
-    listener = Listener()
-    outcome = run(truncated(SHAPE), method, observers=[listener])
-    assert tuple(record for record, _ in listener.seen) == outcome.records
-    assert [r.iteration for r in outcome.records] == list(range(outcome.state.iteration + 1))
-    for record, state in listener.seen:
-        assert (record.cost, record.step) == (state.evaluation.cost, state.step)
-        assert record.ranks == RANKS
+# ---- certificates ---------------------------------------------------------------------------
 
 
 def test_certificates_come_at_their_interval_and_at_the_end_validation_always(method):

@@ -50,17 +50,6 @@ def test_settling_solves_as_tightly_as_the_gradient_asks(rng):
     assert measured.settle(settled, 1e-3) is settled
 
 
-def test_settling_gives_up_on_solves_that_do_not_get_better(rng):
-    def stuck(A, y, rtol, start):
-        return solve_with_residual(A, y, 0.1, start)
-
-    problem = random_problem(SHAPE, RANKS, solver=stuck)
-    measured = MeasuredProblem(problem, Accuracy())
-    settled = measured.begin(problem.manifold.random_point(rng))
-    assert settled.evaluation.inner.residual == pytest.approx(0.1)
-    assert not measured.inner_converged
-
-
 def test_decreases_hidden_in_the_noise_are_read_from_the_slopes_and_clear_ones_are_not(rng):
     truth = random_problem(SHAPE, RANKS)
     point = truth.manifold.random_point(rng)
