@@ -38,6 +38,8 @@ PROGRESS, ROWS = "progress.", "rows"
 STATES: dict[str, type[MethodState]] = {
     kind.__name__: kind for kind in (DescentState, TrustRegionState)
 }
+# As two kinds of descent were called in earlier checkpoints.
+STATES |= dict.fromkeys(("ConjugateGradientState", "LimitedMemoryState"), DescentState)
 logger = logging.getLogger("slrt_dask")
 WriteDual = Callable[[str, MethodState], dict[int, int]]
 

@@ -98,13 +98,13 @@ def search(
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DescentState(MethodState):
     """The common state, where to go next, and pairs that hold the curvature of the cost."""
 
     direction: Point
     """Of the next step, K arrays (n_k, r_k), a descent direction."""
-    last_decrease: float
+    last_decrease: float = 0.0
     """How far the last step lowered the cost; 0 where there was none."""
     moves: Point = ()
     """K arrays (m, n_k, r_k): the last m steps, the oldest first, as tangent vectors here."""
@@ -139,15 +139,7 @@ class LineDescent(ABC):
         """The state at a starting point, about to go down the gradient."""
         measured = MeasuredProblem(problem, self.accuracy)
         start = measured.begin(point, warm)
-        return DescentState(
-            **measured.facts(start),
-            iteration=0,
-            tightening=1.0,
-            step=0.0,
-            exhausted=False,
-            direction=scale(-1.0, start.gradient),
-            last_decrease=0.0,
-        )
+        return DescentState(**measured.facts(start), direction=scale(-1.0, start.gradient))
 
     def step(self, problem: AnyProblem, state: DescentState) -> DescentState:
         """Search along the direction, then down the gradient, then so with tighter solves."""

@@ -52,7 +52,7 @@ class Method(Protocol[StateType]):
 
 @dataclass(frozen=True)
 class Certified:
-    """A certificate, the evaluation it is of, and what it cost to solve that tightly enough."""
+    """A certificate, the evaluation it is of, and the effort of solving that tightly enough."""
 
     certificate: Certificate
     evaluation: Evaluation
@@ -134,8 +134,7 @@ def minimise(
     state = _settled(state, certified, rules)
     run.report(state, certified, clock() - began, None)
     assert reason is not None  # without one there is a following state
-    certificate, evaluation = certified.certificate, certified.evaluation
-    return Outcome(state, reason, tuple(run.records), certificate, evaluation)
+    return Outcome(state, reason, tuple(run.records), certified.certificate, certified.evaluation)
 
 
 @dataclass
@@ -216,7 +215,10 @@ class _Run(Generic[StateType]):
         seconds: float,
         validate: Validate | None,
     ) -> None:
-        """Add the row of a state to the history, once, and pass it to the observers."""
+        """Add the row of a state to the history, once, and pass it to the observers.
+
+        The solve that was made for its certificate is counted in it.
+        """
         if state.iteration == self.reported:
             if not self.late:  # a resumed state: its certificate was counted with its own row
                 self.swept = self.problem.sweeps
@@ -226,7 +228,27 @@ class _Run(Generic[StateType]):
         sweeps, self.swept = self.problem.sweeps - self.swept, self.problem.sweeps
         if self.patience is not None and error is not None and self.problem.looseness == 1.0:
             self.patience.see(state, error)
-        record = _record(state, certified, seconds, sweeps, error, "; ".join(self.notes))
+        bounds: dict[str, Any] = dict.fromkeys(BOUNDS)
+        inner_iterations, inner_converged = state.inner_iterations, state.inner_converged
+        if certified is not None:
+            bounds = {name: getattr(certified.certificate, name) for name in BOUNDS}
+            inner_iterations += certified.inner_iterations
+            inner_converged &= certified.inner_converged
+        record = IterationRecord(
+            iteration=state.iteration,
+            cost=state.evaluation.cost,
+            gradient_norm=state.gradient_norm,
+            **bounds,
+            inner_iterations=inner_iterations,
+            inner_residual=state.evaluation.inner.residual,
+            inner_converged=inner_converged,
+            sweeps=sweeps,
+            step=state.step,
+            seconds=seconds,
+            ranks=ranks_of(state.evaluation.point),
+            validation_rmse=error,
+            event="; ".join(self.notes),
+        )
         self.records.append(record)
         self.notes.clear()
         self.reported = state.iteration
@@ -260,10 +282,8 @@ class _Run(Generic[StateType]):
         evaluation = measured.refine(state.evaluation, rtol=rtol)
         if rules.chosen:
             evaluation = self.problem.settle(evaluation, rtol=min(rtol, SETTLED))
-        certificate: Certificate = self.problem.certify(evaluation, rough=rough)
-        return Certified(
-            certificate, evaluation, measured.inner_iterations, measured.inner_converged
-        )
+        tight: Certificate = self.problem.certify(evaluation, rough=rough)
+        return Certified(tight, evaluation, measured.inner_iterations, measured.inner_converged)
 
     def _as_it_is(self, state: StateType) -> Certified:
         """The certificate of a state without another solve."""
@@ -298,34 +318,3 @@ def _moved(
         problem.reshape(ranks_of(state.evaluation.point))
         raise
     return replace(fresh, iteration=state.iteration + 1)
-
-
-def _record(
-    state: MethodState,
-    certified: Certified | None,
-    seconds: float,
-    sweeps: int,
-    validation_rmse: float | None,
-    event: str,
-) -> IterationRecord:
-    """The row of a state; the solve made for its certificate is counted in it."""
-    bounds = (
-        dict.fromkeys(BOUNDS)
-        if certified is None
-        else {name: getattr(certified.certificate, name) for name in BOUNDS}
-    )
-    return IterationRecord(
-        iteration=state.iteration,
-        cost=state.evaluation.cost,
-        gradient_norm=state.gradient_norm,
-        **bounds,
-        inner_iterations=state.inner_iterations + (certified.inner_iterations if certified else 0),
-        inner_residual=state.evaluation.inner.residual,
-        inner_converged=state.inner_converged and (not certified or certified.inner_converged),
-        sweeps=sweeps,
-        step=state.step,
-        seconds=seconds,
-        ranks=ranks_of(state.evaluation.point),
-        validation_rmse=validation_rmse,
-        event=event,
-    )

@@ -149,12 +149,12 @@ PRODUCT_FACTOR = 0.1
 MAX_PRODUCTS = 100
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrustRegionState(MethodState):
     """The common state, and what the trust region remembers."""
 
     radius: float
-    ratio: float
+    ratio: float = 1.0
     """Measured over predicted decrease of the last step, refused or not; 1 at the start."""
 
 
@@ -170,15 +170,8 @@ class TrustRegion:
         """The state at a starting point."""
         measured = MeasuredProblem(problem, self.accuracy)
         start = measured.begin(point, warm)
-        return TrustRegionState(
-            **measured.facts(start),
-            iteration=0,
-            tightening=1.0,
-            step=0.0,
-            exhausted=False,
-            radius=FIRST_RADIUS * (LARGEST_RADIUS * math.sqrt(len(point))),
-            ratio=1.0,
-        )
+        radius = FIRST_RADIUS * (LARGEST_RADIUS * math.sqrt(len(point)))
+        return TrustRegionState(**measured.facts(start), radius=radius)
 
     def step(self, problem: AnyProblem, state: TrustRegionState) -> TrustRegionState:
         """Minimise the model, compare with the cost, move or stay, and set the next radius."""

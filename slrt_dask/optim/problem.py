@@ -107,9 +107,9 @@ EvaluationType = TypeVar("EvaluationType", bound=Evaluation)
 class Problem(Protocol[EvaluationType]):
     """Minimise g over a product of spectrahedra.
 
-    The type parameter is the problem's own Evaluation: it gets back only what it gave out. Where
-    the time of a run is over, any method that computes may raise OutOfTime, once: the run then asks
-    for a certificate, and for little else.
+    The type parameter is the problem's own Evaluation: it gets back only what it gave out. When the
+    time of a run is over, any method that computes may raise OutOfTime. The run then asks for a
+    certificate, which must not raise it again, and at most for the evaluation of an earlier point.
     """
 
     @property

@@ -13,7 +13,7 @@ ROUNDING = 1e-9
 """Costs that differ by no more than this part of themselves are the same."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MethodState(Linearised):
     """The accepted point with its gradients, and the effort of the last step.
 
@@ -21,18 +21,18 @@ class MethodState(Linearised):
     an equal method continues exactly as the first run would have.
     """
 
-    iteration: int
-    tightening: float
-    """Factor ≤ 1 on the inner tolerance, lowered when costs could not be compared."""
-    noise_scale: float
-    """How far a cost may be too low, per squared inner residual; see `problem`."""
-    step: float
-    """Length of the last step; 0 at the start and where a step was refused."""
     inner_iterations: int
     """Inner iterations of every evaluation of the last step."""
     inner_converged: bool
     """Whether every one of them reached its tolerance."""
-    exhausted: bool
+    noise_scale: float
+    """How far a cost may be too low, per squared inner residual; see `problem`."""
+    iteration: int = 0
+    step: float = 0.0
+    """Length of the last step; 0 at the start and where a step was refused."""
+    tightening: float = 1.0
+    """Factor ≤ 1 on the inner tolerance, lowered when costs could not be compared."""
+    exhausted: bool = False
     """True when no further decrease can be found at this precision."""
 
 
