@@ -10,13 +10,13 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slrt_dask.combining import Constraints, constraints_of
 from slrt_dask.completion import Completion, load_completion
@@ -72,39 +72,57 @@ class Model:
     huber: float | None
 
 
-@dataclass(frozen=True)
 class Facts:
-    """A run, for a report.
+    """A run, for a report: of a run directory, or of a completion, with its run if it has one.
 
+    modes : the two modes that slices show
+
+    path : of the run, or of the completion
     store : the observations, None if they are not where they were;  missing : and why
     certificate : of the result, or the newest one in the history;  certified_at : its iteration
     settings : None of a completion that was not kept with its run
     slices : what is shown: planes, cells observed and cells completed, None where unknown
-    unseen : of the entries drawn, those that nothing was observed about
+    unseen : of `DRAWN` entries, those that nothing was observed about
     labels : the coordinates (n,) of the modes that have some, by name
     held_out : how many observations errors are measured on, None if that is not known
     """
 
-    path: str
-    standing: Standing
-    shape: tuple[int, ...] | None
-    names: tuple[str, ...] | None
-    store: ObservationStore | None
-    missing: str
-    observed: Observed | None
-    model: Model
-    settings: FitSettings | None
-    records: tuple[IterationRecord, ...]
-    certificate: Certificate | None
-    certified_at: int | None
-    stop_reason: StopReason | None
-    search: Start | None
-    usage: Usage | None
-    versions: dict[str, str]
-    slices: tuple[tuple[Plane, NDArray[np.float64] | None, NDArray[np.float64] | None], ...]
-    unseen: int | None
-    labels: dict[str, NDArray[Any]]
-    held_out: int | None
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Completion,
+        modes: tuple[int, int] | None = None,
+    ) -> None:
+        run, done = _opened(source)
+        self.path = str(run.path) if run is not None else done.path if done else ""
+        self.settings: FitSettings | None = None if run is None else run.settings
+        self.records = (run.read_records() if run else ()) or (done.records if done else ())
+        self.search: Start | None = None if run is None else run.read_start()
+        self.usage: Usage | None = None if run is None else read_usage(run.path)
+        self.versions = (run and read_versions(run.path)) or versions()
+        self.store, self.held_out, self.missing = _observations(run)
+        self.model = _model(self.settings, done, self.store)
+        # Of a run that was interrupted and resumed there may be a result of its earlier part.
+        newest = done if done and len(done.records) >= len(self.records) else None
+        self.standing = Standing.ENDED if newest else Standing.STOPPED
+        if run is not None and run.is_in_use:
+            self.standing = Standing.UNDER_WAY
+        self.stop_reason: StopReason | None = None if newest is None else newest.stop_reason
+        self.certificate, self.certified_at = _certificate(newest, self.records)
+        header = self.store.header if self.store else done.header.dual if done else None
+        self.shape = None if header is None else header.shape
+        self.names = None if header is None else header.dimension_names
+        self.labels = {} if header is None else decode(header.coordinates) or {}
+        planes = () if self.shape is None else planes_of(self.shape, modes)
+        self.observed = None if self.store is None else _look(self.store, planes, self.model)
+        self.unseen = _unseen(done)
+        self.slices = [
+            (
+                plane,
+                None if self.observed is None else self.observed.cells[number],
+                None if done is None else done.predict(plane.places()).reshape(plane.cells),
+            )
+            for number, plane in enumerate(planes)
+        ]
 
     @property
     def density(self) -> float | None:
@@ -204,70 +222,6 @@ class Facts:
         return f"{name} {label(self.labels[name][index])} (index {index:,})"
 
 
-def facts_of(
-    source: str | os.PathLike[str] | Completion, modes: tuple[int, int] | None = None
-) -> Facts:
-    """The facts of a run directory, or of a completion, with those of its run if it has one.
-
-    modes : the two modes that slices show
-    """
-    run, done = _opened(source)
-    store, missing = None, "the fit was not kept in a run directory"
-    settings, held_out, records = None, None, done.records if done else ()
-    if run is not None:
-        settings, records = run.settings, run.read_records() or records
-        try:
-            store, missing = run.open_store(), ""
-            validation = run.open_validation()
-            held_out = None if validation is None else validation.nnz
-        except (SlrtError, OSError) as error:
-            missing = str(error)
-    header = store.header if store is not None else done.header.dual if done else None
-    model = _model(settings, done, store)
-    # Of a run that was interrupted and resumed there may be a result of its earlier part.
-    newest = done if done and len(done.records) >= len(records) else None
-    standing = Standing.ENDED if newest else Standing.STOPPED
-    if run is not None and run.is_in_use:
-        standing = Standing.UNDER_WAY
-    planes = () if header is None else planes_of(header.shape, modes)
-    observed = None
-    if store is not None:
-        bounds = model.constraints.bounds
-        if bounds is not None and bounds.where not in ("all", "observed"):
-            bounds = None  # which observations it is about would have to be looked up
-        observed = look_through(store, planes, bounds)
-    certificate, certified_at = _certificate(newest, records)
-    return Facts(
-        path=str(run.path) if run is not None else done.path if done else "",
-        standing=standing,
-        shape=None if header is None else header.shape,
-        names=None if header is None else header.dimension_names,
-        store=store,
-        missing=missing if store is None else "",
-        observed=observed,
-        model=model,
-        settings=settings,
-        records=records,
-        certificate=certificate,
-        certified_at=certified_at,
-        stop_reason=None if newest is None else newest.stop_reason,
-        search=None if run is None else run.read_start(),
-        usage=None if run is None else read_usage(run.path),
-        versions=(run and read_versions(run.path)) or versions(),
-        slices=tuple(
-            (
-                plane,
-                None if observed is None else observed.cells[number],
-                None if done is None else done.predict(plane.places()).reshape(plane.cells),
-            )
-            for number, plane in enumerate(planes)
-        ) if observed or done else (),
-        unseen=_unseen(done),
-        labels={} if header is None else decode(header.coordinates) or {},
-        held_out=held_out,
-    )  # fmt: skip
-
-
 def _opened(
     source: str | os.PathLike[str] | Completion,
 ) -> tuple[RunDirectory | None, Completion | None]:
@@ -310,6 +264,29 @@ def _refuse_search(path: Path) -> None:
     )
 
 
+def _observations(
+    run: RunDirectory | None,
+) -> tuple[ObservationStore | None, int | None, str]:
+    """The store of a run, how many observations are held out, and why there is no store."""
+    if run is None:
+        return None, None, "the fit was not kept in a run directory"
+    held_out = None
+    with suppress(SlrtError, OSError):
+        validation = run.open_validation()
+        held_out = None if validation is None else validation.nnz
+    try:
+        return run.open_store(), held_out, ""
+    except (SlrtError, OSError) as error:
+        return None, held_out, str(error)
+
+
+def _look(store: ObservationStore, planes: tuple[Plane, ...], model: Model) -> Observed:
+    bounds = model.constraints.bounds
+    if bounds is not None and bounds.where not in ("all", "observed"):
+        bounds = None  # which observations it is about would have to be looked up
+    return look_through(store, planes, bounds)
+
+
 def _model(
     settings: FitSettings | None, done: Completion | None, store: ObservationStore | None
 ) -> Model:
@@ -348,8 +325,11 @@ def _certificate(
 
 
 def _unseen(done: Completion | None) -> int | None:
-    if done is None or constraints_of(done.header.constraint).hankel is not None:
+    """How many of some entries drawn at random rest on no observation, where that can be known."""
+    if done is None:
         return None
     random = np.random.default_rng(0)
     places = np.stack([random.integers(0, length, DRAWN) for length in done.shape])
-    return int(np.count_nonzero(done.rests_on_nothing(places)))
+    with suppress(InvalidInput):
+        return int(np.count_nonzero(done.rests_on_nothing(places)))
+    return None

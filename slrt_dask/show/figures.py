@@ -37,6 +37,7 @@ MUCH = 4.0
 """Errors that span more than this factor are drawn over a logarithmic axis."""
 MOST_GROUPS = 10
 MOST_TICKS = 6
+FEW = 100
 
 
 # ---- figures and files -----------------------------------------------------------------------
@@ -202,7 +203,9 @@ def series_figure(
         # Wide and pale, so that a line on top of it hides nothing and is not hidden.
         hidden = np.where(missing, np.asarray(truth), np.nan)
         axes.plot(hidden, color="0.75", linewidth=4.0, label="truth")
-    axes.plot(np.where(missing, series[1], np.nan), color=ORANGE, linewidth=1.2, label="filled in")
+    filled = np.where(missing, series[1], np.nan)
+    dots = "." if missing.sum() < FEW else ""  # single samples would not show as a line
+    axes.plot(filled, dots + "-", color=ORANGE, linewidth=1.2, markersize=4, label="filled in")
     _tidy(axes, "sample")
     axes.margins(x=0.01)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small", frameon=False)

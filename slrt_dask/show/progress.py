@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from slrt_dask.data.libraries import load
@@ -152,19 +153,17 @@ class LiveProgress:
             self._display.update(content, raw=True)
 
     def _line(self) -> str:
-        """The last gap and held-out error known, and ranks once they have grown."""
+        """The last trial, or iteration with the gap and held-out error that were last measured."""
         if not self._records:
             return describe_trial(self._trials[-1])
-        record = self._records[-1]
-        known = [row for row in self._records if row.relative_gap is not None]
-        gap = f"  gap {100 * (known[-1].relative_gap or 0.0):.3g} %" if known else ""
+        gaps = [row.relative_gap for row in self._records if row.relative_gap is not None]
         errors = [row.validation_rmse for row in self._records if row.validation_rmse is not None]
-        error = f"  rmse {errors[-1]:.4g}" if errors else ""
-        ranks = "" if record.ranks == self._records[0].ranks else f"  ranks {record.ranks}"
-        return (
-            f"{record.iteration}  {record.seconds:.0f} s  cost {record.cost:.4e}  "
-            f"gradient {record.gradient_norm:.1e}{gap}{error}{ranks}"
+        newest = replace(
+            self._records[-1],
+            relative_gap=gaps[-1] if gaps else None,
+            validation_rmse=errors[-1] if errors else None,
         )
+        return describe(newest, self._records[0].ranks)
 
     def _new_bar(self, stage: str, total: int | None) -> Any:
         options = {"desc": stage, "total": total, "unit": "", "unit_scale": True, "miniters": 1}

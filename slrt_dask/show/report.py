@@ -18,7 +18,7 @@ from slrt_dask.errors import InvalidInput, StoreExists
 from slrt_dask.optim.stopping import StopReason
 from slrt_dask.runs import replace_file
 from slrt_dask.show import figures
-from slrt_dask.show.facts import DRAWN, Facts, facts_of
+from slrt_dask.show.facts import DRAWN, Facts
 from slrt_dask.show.html import render
 from slrt_dask.show.text import counted, lengths, listed, plain
 from slrt_dask.tuning.candidate import Candidate
@@ -63,7 +63,7 @@ def report(
     """
     target = new_page(path, overwrite=overwrite)
     figures.check_can_draw()
-    facts = facts_of(run, modes)
+    facts = Facts(run, modes)
     page = render(
         "report",
         facts=facts,

@@ -15,7 +15,7 @@ import pytest
 import slrt_dask as slrt
 from slrt_dask.constraints import Bounds
 from slrt_dask.errors import InvalidInput, MissingDependency, StoreExists, StoreNotFound
-from slrt_dask.show.facts import facts_of
+from slrt_dask.show.facts import Facts
 from slrt_dask.show.observed import Plane, look_through, planes_of
 from slrt_dask.show.text import duration
 from slrt_dask.usage import read_usage
@@ -84,7 +84,7 @@ def test_the_reader_is_warned(page, fitted, stores):
     assert f"{np.count_nonzero(values < 0)} observations" in page.text
     assert "1 of the 24 slices of row have no observation" in page.text
     assert fitted[1].stop_reason.value in page.text.split("did not converge. ")[1]
-    facts = facts_of(fitted[0])
+    facts = Facts(fitted[0])
     assert facts.unseen > 0
     assert f"{facts.unseen} have none on any of their fibres" in page.text
     assert "predicted as 0" not in page.text  # a constraint may predict something else
@@ -105,10 +105,10 @@ def test_a_fit_with_nothing_to_warn_of_has_no_warning(store_of, tmp_path, shown)
 def test_only_a_clear_rise_of_the_held_out_error_is_a_warning(
     fitted, record, last, held_out, is_warned
 ):
-    facts = facts_of(fitted[0])
-    rows = tuple(record(n, rmse=error) for n, error in enumerate((0.1, 0.02245, last)))
-    changed = {**vars(facts), "records": rows, "held_out": held_out}
-    assert type(facts)(**changed).risen == ((0.02245, 1, last) if is_warned else None)
+    facts = Facts(fitted[0])
+    facts.records = [record(n, rmse=error) for n, error in enumerate((0.1, 0.02245, last))]
+    facts.held_out = held_out
+    assert facts.risen == ((0.02245, 1, last) if is_warned else None)
 
 
 def test_a_run_under_way_or_killed_is_shown_as_far_as_it_came(stores, tmp_path, shown):
@@ -140,7 +140,7 @@ def test_a_run_that_was_resumed_and_killed_says_that_its_result_is_old(stores, t
 
 
 def test_slices_are_those_of_the_completed_tensor(fitted, cube):
-    facts = facts_of(fitted[0], modes=(2, 0))
+    facts = Facts(fitted[0], modes=(2, 0))
     whole = np.asarray(fitted[1].to_dask().compute())
     assert [plane.fixed for plane, _, _ in facts.slices] == [((1, n),) for n in (5, 10, 15)]
     for plane, observed, completed in facts.slices:
@@ -174,7 +174,7 @@ def test_a_run_without_its_observations_or_its_times_says_so(stores, tmp_path, s
 def test_a_searched_fit_shows_the_search_and_the_time_of_both(searched, shown):
     run, _ = searched
     search = json.loads((run / "search.json").read_text())
-    text, facts = shown(run).text, facts_of(run)
+    text, facts = shown(run).text, Facts(run)
     assert f"All {len(search['tried'])} settings tried" in text
     assert f"Chosen among {len(search['tried'])} settings" in text
     assert facts.seconds == search["seconds"] + facts.usage.wall
@@ -199,7 +199,7 @@ def test_every_order_has_a_report(shape, constraint, words, formula, store_of, t
     page = shown(tmp_path / "run")
     assert page.text.startswith(words)
     assert formula in page.text
-    begins = facts_of(tmp_path / "run").stage_begins
+    begins = Facts(tmp_path / "run").stage_begins
     assert bool(begins) == (len(shape) == 1)
     assert (f"The fit went through {len(begins) + 1} stages" in page.text) == bool(begins)
     assert done.stop_reason.value in page.text
