@@ -178,7 +178,7 @@ class _Run(Generic[StateType]):
         stage = replace(stage, chosen=stage.chosen or back is not None)
         reason = back or stage.reason(state, seconds)
         due = state.iteration > 0 and state.iteration % self.certify_every == 0
-        # the ranks that growth begins with are not worth many steps
+        # growth soon leaves the ranks that it begins with
         if reason is not None or due or (self.grow is not None and state.iteration == 1):
             certified = self._certified(state, stage, rough=reason is None)
             state = _settled(state, certified, stage)

@@ -59,7 +59,7 @@ class InnerReport(Protocol):
 
 
 class Evaluation(Protocol):
-    """What is known of g at a point; it may carry an opaque dual besides.
+    """What is known of g at a point; it may also carry an opaque dual.
 
     point : K factors (n_k, r_k)
     cost : the estimate of g, never above it except for rounding

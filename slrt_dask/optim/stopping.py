@@ -66,7 +66,7 @@ class StopRules:
         return 0.0 < self.gap_tolerance >= certificate.relative_gap
 
     def reason(self, state: MethodState, seconds: float) -> StopReason | None:
-        """Why a run in this state should end, its gap aside; None to go on."""
+        """Why a run in this state should end, apart from its gap; None to go on."""
         flat = state.gradient_norm <= self.gradient_tolerance * abs(state.evaluation.cost)
         if flat and state.evaluation.inner.violation <= self.gradient_tolerance:
             return StopReason.GRADIENT

@@ -113,6 +113,10 @@ def test_truncated_inner_solves_lead_to_a_point_that_is_optimal_indeed(shape, me
     rules = StopRules(gap_tolerance=0.0, gradient_tolerance=1e-6, max_iterations=1000)
     outcome = minimise(problem, method, start_of(problem), rules)
     assert outcome.reason is StopReason.GRADIENT
+    bound = problem.C * np.sum(problem.y**2)
+    for before, after in itertools.pairwise(outcome.records):
+        noise = bound * (before.inner_residual**2 + after.inner_residual**2)
+        assert after.cost <= before.cost + noise + 1e-12 * before.cost
     exact = random_problem(shape, (2,) * len(shape), **setting)
     truth = exact.evaluate(outcome.state.evaluation.point, rtol=0.0, warm=None)
     manifold = exact.manifold
@@ -121,45 +125,27 @@ def test_truncated_inner_solves_lead_to_a_point_that_is_optimal_indeed(shape, me
     assert outcome.state.evaluation.cost == pytest.approx(truth.cost, rel=1e-10)
 
 
-def test_costs_rise_by_no_more_than_the_noise_when_inner_solves_are_truncated(shape, method):
-    problem = random_problem(shape, (2,) * len(shape), solver=solve_with_residual)
-    outcome = minimise(problem, method, start_of(problem), TIGHT)
-    bound = problem.C * np.sum(problem.y**2)
-    for before, after in zip(outcome.records, outcome.records[1:], strict=False):
-        noise = bound * (before.inner_residual**2 + after.inner_residual**2)
-        assert after.cost <= before.cost + noise + 1e-12 * before.cost
-
-
 def test_inner_solves_are_loose_far_away_and_tight_near_the_optimum(shape, method):
     rows = tight_outcome(shape, method, solve_by_conjugate_gradients).records
     assert rows[1].inner_residual > 1e-4
     assert rows[-1].inner_residual < 1e-7
 
 
-def test_gradients_are_asked_for_once_an_accepted_point():
-    problem = random_problem((6, 5, 4), (2, 2, 2))
-    asked = []
-    right = problem.gradient
-    problem.gradient = lambda evaluation: asked.append(1) or right(evaluation)
+def test_gradients_are_computed_once_an_accepted_point():
+    problem, asked = random_problem((6, 5, 4), (2, 2, 2)), []
+    gradient = problem.gradient
+    problem.gradient = lambda evaluation: asked.append(1) or gradient(evaluation)
     rules = StopRules(gap_tolerance=0.0, gradient_tolerance=1e-4)
     outcome = minimise(problem, ConjugateGradient(), start_of(problem), rules)
     assert len(asked) == outcome.state.iteration + 1
 
 
 def test_effort_is_reported_for_every_iteration(method):
+    # A sweep of the oracle is an inner iteration of an evaluation.
     problem = random_problem((6, 5, 4), (2, 2, 2), solver=solve_by_conjugate_gradients)
-    spent = []
-    right = problem.evaluate
-
-    def evaluate(point, *, rtol, warm):
-        evaluation = right(point, rtol=rtol, warm=warm)
-        spent.append(evaluation.inner.iterations)
-        return evaluation
-
-    problem.evaluate = evaluate
-    outcome = minimise(problem, method, start_of(problem), TIGHT)
-    assert sum(row.inner_iterations for row in outcome.records) == sum(spent)
-    assert sum(row.sweeps for row in outcome.records) == problem.sweeps > 0
+    rows = minimise(problem, method, start_of(problem), TIGHT).records
+    assert sum(row.sweeps for row in rows) == problem.sweeps > 0
+    assert sum(row.inner_iterations for row in rows) == problem.sweeps
 
 
 @pytest.mark.parametrize("ranks", [(1, 1, 1), (6, 5, 4), (1, 5, 2)])
