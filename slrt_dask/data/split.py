@@ -50,8 +50,8 @@ FEWEST_FIBRES, FEWEST_SLICES = 100, 20
 class FibreSample:
     """Fibres of one mode that were drawn, and how many observations each has."""
 
-    def __init__(self, mode: int) -> None:
-        self._mode = mode
+    def __init__(self, mode: int, most: int = MOST_FIBRES) -> None:
+        self._mode, self._most = mode, most
         self._limit = 2**64 - 1
         self._keys = np.zeros(0, dtype=np.uint64)
         self._counts = np.zeros(0, dtype=np.int64)
@@ -64,7 +64,7 @@ class FibreSample:
         self._keys, place = np.unique(together, return_inverse=True)
         weights = np.concatenate([self._counts, counts])
         self._counts = np.bincount(place, weights, len(self._keys)).astype(np.int64)
-        while len(self._keys) > MOST_FIBRES:
+        while len(self._keys) > self._most:
             self._limit //= 2
             kept = self._keys <= np.uint64(self._limit)
             self._keys, self._counts = self._keys[kept], self._counts[kept]
