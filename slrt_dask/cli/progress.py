@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from slrt_dask.cli.options import is_verbose
-from slrt_dask.show.progress import LiveProgress
+
+if TYPE_CHECKING:
+    from slrt_dask.show.progress import LiveProgress
 
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
@@ -16,6 +19,8 @@ quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 @contextmanager
 def stage_line(quiet: bool = False) -> Iterator[LiveProgress | None]:
     """A line to tell of progress, or None where none is wanted: --quiet, or the log is shown."""
+    from slrt_dask.show.progress import LiveProgress
+
     if quiet or is_verbose():
         yield None
         return

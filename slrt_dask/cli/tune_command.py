@@ -22,7 +22,6 @@ from slrt_dask.cli.options import (
     is_verbose,
 )
 from slrt_dask.cli.progress import quiet_option
-from slrt_dask.show.progress import LiveProgress, rest_shown
 
 if TYPE_CHECKING:
     from slrt_dask.tuning.tuning import Tuning
@@ -85,6 +84,7 @@ def tune(
     """
     from slrt_dask.data.store import open_store
     from slrt_dask.hankel import Hankel
+    from slrt_dask.show.progress import LiveProgress, rest_shown
     from slrt_dask.tuning.api import tune as search
 
     _check_files(output, plot)
