@@ -25,7 +25,6 @@ from slrt_dask.data.coordinates import decode
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate
-from slrt_dask.engine.plan import RUNTIME_BYTES
 from slrt_dask.errors import InvalidInput, SlrtError, StoreNotFound
 from slrt_dask.locking import is_locked
 from slrt_dask.losses import center_name, error_name, spread_of
@@ -36,15 +35,13 @@ from slrt_dask.runs import SEARCHING, SETTINGS, RunDirectory, Start, open_run
 from slrt_dask.show.observed import Observed, Plane, look_through, planes_of
 from slrt_dask.show.text import counted, label
 from slrt_dask.tuning.journal import ASKED, what_goes_on
-from slrt_dask.usage import PlaceUsage, Usage, read_usage, read_versions, versions
+from slrt_dask.usage import Usage, read_usage, read_versions, versions
 
 DRAWN = 4096
 """Entries drawn at random, of which it is asked whether anything was observed about them."""
 RISEN, SURELY = 0.05, 3.0
 """By what part of itself the lowest error on held-out observations has to have risen to be worth a
 word, and by how many of its standard errors."""
-MISSED = 1e-4
-"""The part of the span of observed values by which constraints may be missed without a word."""
 
 
 class Standing(Enum):
@@ -175,11 +172,6 @@ class Facts:
         return max(self.usage.wall, iterations) + (self.search.took if self.search else 0.0)
 
     @property
-    def capped(self) -> int:
-        """Iterations in which an inner solve ended at its limit."""
-        return sum(not record.inner_converged for record in self.records)
-
-    @property
     def risen(self) -> tuple[float, int, float] | None:
         """The lowest held-out error, its iteration, and the last; None where it did not rise."""
         errors = [
@@ -194,22 +186,6 @@ class Facts:
         spread = 1.0 / math.sqrt(2.0 * self.held_out) if self.held_out else 0.0
         last = errors[-1][0]
         return (lowest, at, last) if last > (1.0 + max(RISEN, SURELY * spread)) * lowest else None
-
-    @property
-    def missed(self) -> float:
-        """By how much constraints are missed, where that is worth a word."""
-        if self.certificate is None or self.observed is None or self.model.constraints.hankel:
-            return 0.0
-        spread = self.observed.highest - self.observed.lowest
-        return self.certificate.violation if self.certificate.violation > MISSED * spread else 0.0
-
-    @property
-    def over_plan(self) -> list[PlaceUsage]:
-        """Processes that took more memory than planned, apart from what they held before."""
-        places = () if self.usage is None else self.usage.places
-        return [
-            use for use in places if use.peak > use.planned + max(use.before - RUNTIME_BYTES, 0)
-        ]
 
     def mode_name(self, mode: int) -> str:
         return f"mode {mode}" if self.names is None else self.names[mode]

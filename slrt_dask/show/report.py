@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,35 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slrt_dask.constraints import Bounds
 from slrt_dask.data.location import is_url, normal_path
+from slrt_dask.engine.plan import RUNTIME_BYTES
 from slrt_dask.errors import InvalidInput, StoreExists
-from slrt_dask.optim.stopping import StopReason
 from slrt_dask.runs import replace_file
 from slrt_dask.show import figures
 from slrt_dask.show.facts import DRAWN, Facts
 from slrt_dask.show.html import render
-from slrt_dask.show.text import counted, lengths, listed, plain
+from slrt_dask.show.text import lengths
 from slrt_dask.tuning.candidate import Candidate
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
 
-CONVERGED = (StopReason.GAP, StopReason.GRADIENT, StopReason.CHOSEN)
 MOST_ROWS = 60
 """Of the history in its table; of a longer one every so many iterations are shown."""
-CAUSES = {
-    "computing": "kernels over the observations",
-    "visits": "changing which entries are held, and other work on workers",
-    "exchange": "sums of workers, and starting rounds",
-    "files": "waiting for blocks that are in files",
-    "loading": "observations, or a checkpoint",
-    "checkpoints": "and the history",
-    "result": "writing it",
-    "driver": "the optimiser, and everything that has no other cause",
-}
-"""What is in each cause of time."""
-SIGNS = {">=": "≥", "<=": "≤", "==": "="}
 
 
 def report(
@@ -67,17 +53,12 @@ def report(
     page = render(
         "report",
         facts=facts,
+        settings={} if facts.settings is None else asdict(facts.settings),
         charts=list(_charts(facts)),
         slices=list(_slices(facts)),
         history=[*facts.records[: -1 : -(-len(facts.records) // MOST_ROWS)], *facts.records[-1:]],
-        settings=_settings(facts),
-        bounds="" if facts.model.constraints.bounds is None else _bounds(facts),
-        signs=SIGNS,
-        causes=CAUSES,
-        converged=facts.stop_reason in CONVERGED,
-        chosen=facts.stop_reason is StopReason.CHOSEN,
-        interrupted=facts.stop_reason is StopReason.INTERRUPTED,
         drawn=DRAWN,
+        runtime_bytes=RUNTIME_BYTES,
         made=f"{datetime.now().astimezone():%Y-%m-%d at %H:%M %Z}".strip(),
     )
     replace_file(target, page)
@@ -143,47 +124,3 @@ def _slices(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
             fixed = ", ".join(facts.place_name(mode, index) for mode, index in plane.fixed)
             name = f"Slice {fixed}" if fixed else "The matrix"
             yield name, modes, note, figures.data_uri(figures.part_figure(observed, completed))
-
-
-def _settings(facts: Facts) -> list[tuple[str, str]]:
-    if facts.settings is None:
-        return []
-    given = {field.name: getattr(facts.settings, field.name) for field in fields(facts.settings)}
-    certified = given.pop("certified")
-    left_out = ("constraint", "chosen", "ranks")
-    rows = [("largest ranks allowed" if certified else "ranks", lengths(given["ranks"]))]
-    rows += [(n.replace("_", " "), _shown(v)) for n, v in given.items() if n not in left_out]
-    if certified:
-        rows.append(("ranks were", "grown until the certified gap closes"))
-    if given["chosen"]:
-        rows.append(("factors were", "chosen on held-out observations"))
-    return rows
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "not given"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return listed(value)
-    return plain(value) if isinstance(value, (int, float)) else str(value)
-
-
-def _bounds(facts: Facts) -> tuple[str, str]:
-    """Bounds as a formula, and where they are."""
-    bounds: Bounds = facts.model.constraints.bounds  # type: ignore[assignment]
-    low, high = (
-        "" if side is None else plain(side) if isinstance(side, float) else symbol
-        for side, symbol in ((bounds.lower, "l"), (bounds.upper, "u"))
-    )
-    formula = f"{low} ≤ W ≤ {high}" if low and high else f"W ≥ {low}" if low else f"W ≤ {high}"
-    where = "at every entry"
-    if bounds.where == "observed":
-        where = "at observed entries"
-    elif bounds.where_store is not None:
-        where = f"where {bounds.where_store} has entries"
-    elif bounds.where_places is not None:
-        where = f"at {counted(bounds.where_places.shape[1], 'entry')}"
-    along = "" if bounds.mode is None else f", along {facts.mode_name(bounds.mode)}"
-    return formula, f"{where}{along}"

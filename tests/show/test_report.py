@@ -281,3 +281,24 @@ def test_cells_hold_the_means_of_what_was_observed_in_them(store_of):
         part = part[np.isfinite(part)]
         wanted = part.mean() if part.size else np.nan
         np.testing.assert_allclose(found.cells[0][row, column], wanted)
+
+
+@pytest.mark.parametrize(
+    ("given", "formula", "where"),
+    [
+        ({"lower": 0.0}, "W ≥ 0", "at every entry"),
+        ({"upper": [1.0, 2.0, 3.0], "mode": 1}, "W ≤ u", "at every entry, along mode 1"),
+        ({"lower": 0.0, "upper": 2.0, "where": np.eye(3, dtype=int)[:, :2]}, "0 ≤ W ≤ 2",
+         "at 2 entries"),
+    ],
+)  # fmt: skip
+def test_bounds_are_shown_as_a_formula_and_in_words(
+    given, formula, where, store_of, tmp_path, shown
+):
+    store = store_of(np.ones((4, 3, 3), dtype=bool), np.ones((4, 3, 3)))
+    bounds = slrt.Bounds(**given)
+    slrt.complete(store, (1, 1, 1), C=1.0, constraint=bounds, max_iterations=1, threads=1,
+                  run_directory=tmp_path / "run")  # fmt: skip
+    text = shown(tmp_path / "run").text
+    assert f", {formula}" in text
+    assert f"{formula} {where}" in text
