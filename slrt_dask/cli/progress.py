@@ -18,7 +18,7 @@ quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 @contextmanager
 def stage_line(quiet: bool = False) -> Iterator[LiveProgress | None]:
-    """A line to tell of progress, or None where none is wanted: --quiet, or the log is shown."""
+    """What shows progress, or None where none is wanted: --quiet, or the log is shown."""
     from slrt_dask.show.progress import LiveProgress
 
     if quiet or is_verbose():

@@ -224,7 +224,7 @@ def plan_text(plan: Plan) -> str:
         ("observations", f"{readable(needed.observations)} on the fullest worker"),
         ("solver state", readable(needed.state)),
         ("working set", "" if plan.extra is None else
-         f"up to {plan.extra:,} entries beside the observed ones"),
+         f"up to {plan.extra:,} entries besides the observed ones"),
         ("tensor sums" if cut is None else "fibre sums", readable(needed.fibre_sums)),
         ("linear rows", f"{readable(needed.rows)}, {plan.rows:,} rows" * bool(plan.rows)),
         ("buffers", readable(needed.buffers)),
