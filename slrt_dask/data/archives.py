@@ -222,7 +222,9 @@ def _members(path: str, scratch: str | None) -> dict[str, NDArray[Any]]:
             for name in archive.namelist():
                 if name.endswith(".npy"):
                     with archive.open(name) as member:
-                        arrays[name.removesuffix(".npy")] = _copied(member, f"{name} of {path}", scratch)
+                        arrays[name.removesuffix(".npy")] = _copied(
+                            member, f"{name} of {path}", scratch
+                        )
     except zipfile.BadZipFile as error:
         raise InvalidInput(f"{path} is not an .npz archive ({error}); check the file.") from error
     return arrays

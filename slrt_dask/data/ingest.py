@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -32,7 +33,6 @@ from slrt_dask.data.sorting import (
     DuplicateRule,
     Scratch,
     ScratchBatch,
-    Slab,
     SliceHistogram,
     check_rule,
     gathered,
@@ -49,6 +49,7 @@ RUNTIME_BYTES = 250 * 2**20
 COPIES = 4
 """Of a batch while it is checked, and of a partition while it is sorted and compressed: columns,
 the order, and columns in that order."""
+Item = TypeVar("Item")
 Progress = Callable[[str, int, int | None], None]
 """Called with a stage, how much of it is done, and how much there is; None where unknown."""
 
@@ -101,8 +102,12 @@ class IngestOptions:
             if not isinstance(entries, int) or entries < 1:
                 raise InvalidInput(f"{name}={entries!r}; give a whole number of at least 1.")
 
-    def report(self, stage: str, done: int, total: int | None) -> None:
-        tell(self.progress, stage, done, total)
+    def counted(self, stage: str, items: Sequence[Item]) -> Iterator[Item]:
+        """The items, with progress reported before each and at the end."""
+        for done, item in enumerate(items):
+            tell(self.progress, stage, done, len(items))
+            yield item
+        tell(self.progress, stage, len(items), len(items))
 
 
 def ingest_bytes(
@@ -160,8 +165,26 @@ def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
             raise InvalidInput(
                 f"slab_mode={mode} is not a mode of shape {shape}; choose 0 to {len(shape) - 1}."
             )
-        batches, slabs = _sort(batches, shape, mode, scratch, options)
-        batches, total = _arrange(batches, slabs, shape, mode, scratch, source, options)
+        # Each batch stably sorted by slab index, and the slabs that balance their total.
+        scratch.begin_pass()
+        histogram, ordered = SliceHistogram(shape[mode]), []
+        for kept in options.counted("sort", batches):
+            batch = kept.read()
+            histogram.add(batch.indices[mode])
+            order = np.argsort(batch.indices[mode], kind="stable")
+            ordered.append(scratch.write(batch.taken(order)))
+        slabs = histogram.slabs(options.partition_entries)
+        # Each slab in its final order without duplicates, as a batch.
+        scratch.begin_pass()
+        edges = np.array([0, *(slab.stop for slab in slabs)], dtype=np.int64)
+        offsets = [np.searchsorted(kept.column(mode), edges).tolist() for kept in ordered]
+        batches, sums = [], []
+        for ranges in options.counted("arrange", list(zip(*map(pairwise, offsets), strict=True))):
+            batch = gathered((kept, *ends) for kept, ends in zip(ordered, ranges, strict=True))
+            order, repeated = lexicographic_order(tuple(batch.indices), shape, mode)
+            final = _merged(batch.taken(order), repeated, source, options.duplicates)
+            sums.append(float(np.sum(final.values, dtype=np.float64)))
+            batches.append(scratch.write(final))
         nnz = sum(batch.count for batch in batches)
         header = StoreHeader(
             kind="observations",
@@ -173,12 +196,24 @@ def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
                 PartitionInfo(f"p{number:05d}", kept.count, slab.first, slab.stop)
                 for number, (slab, kept) in enumerate(zip(slabs, batches, strict=True))
             ),
-            mean=total / nnz,
+            mean=math.fsum(sums) / nnz,
             dimension_names=names,
             coordinates=labels,
             about=source.about,
         )
-        return _write(place, header, batches, options)
+        create_store(place, header)
+        try:
+            checksums: list[int] = []
+            parts = list(zip(header.partitions, batches, strict=True))
+            for part, kept in options.counted("write", parts):
+                batch = kept.read()
+                checksums.append(
+                    write_partition(place, part.name, tuple(batch.indices), batch.values)
+                )
+        except BaseException:
+            location.remove(place)
+            raise
+        return header.with_checksums(tuple(checksums))
 
 
 def _read(
@@ -204,7 +239,7 @@ def _read(
 def _arriving(source: Source, order: int | None, options: IngestOptions) -> Iterator[Batch]:
     """The source's batches, each of the same order, with progress reported."""
     done = 0
-    options.report("read", 0, source.total)
+    tell(options.progress, "read", 0, source.total)
     for batch in source.batches(options.batch_entries):
         lengths = batch.indices.shape
         if len(lengths) != 2 or lengths[0] < 1 or lengths[1:] != batch.values.shape:
@@ -220,57 +255,7 @@ def _arriving(source: Source, order: int | None, options: IngestOptions) -> Iter
         order = lengths[0]
         yield batch
         done += batch.values.shape[0] if batch.visited is None else batch.visited
-        options.report("read", done, source.total)
-
-
-def _sort(
-    batches: list[ScratchBatch],
-    shape: tuple[int, ...],
-    slab_mode: int,
-    scratch: Scratch,
-    options: IngestOptions,
-) -> tuple[list[ScratchBatch], tuple[Slab, ...]]:
-    """Each batch stably sorted by slab index, and the slabs that balance their total."""
-    scratch.begin_pass()
-    histogram = SliceHistogram(shape[slab_mode])
-    ordered: list[ScratchBatch] = []
-    for number, kept in enumerate(batches):
-        options.report("sort", number, len(batches))
-        batch = kept.read()
-        positions = batch.indices[slab_mode]
-        histogram.add(positions)
-        ordered.append(scratch.write(batch.taken(np.argsort(positions, kind="stable"))))
-    options.report("sort", len(batches), len(batches))
-    return ordered, histogram.slabs(options.partition_entries)
-
-
-def _arrange(
-    batches: list[ScratchBatch],
-    slabs: tuple[Slab, ...],
-    shape: tuple[int, ...],
-    slab_mode: int,
-    scratch: Scratch,
-    source: Source,
-    options: IngestOptions,
-) -> tuple[list[ScratchBatch], float]:
-    """Each slab in its final order without duplicates, as a batch; and the sum of all values."""
-    scratch.begin_pass()
-    edges = np.array([0, *(slab.stop for slab in slabs)], dtype=np.int64)
-    offsets = [np.searchsorted(kept.column(slab_mode), edges).tolist() for kept in batches]
-    parts: list[ScratchBatch] = []
-    sums: list[float] = []
-    for number in range(len(slabs)):
-        options.report("arrange", number, len(slabs))
-        batch = gathered(
-            (kept, offset[number], offset[number + 1])
-            for kept, offset in zip(batches, offsets, strict=True)
-        )
-        order, repeated = lexicographic_order(tuple(batch.indices), shape, slab_mode)
-        final = _merged(batch.taken(order), repeated, source, options.duplicates)
-        sums.append(float(np.sum(final.values, dtype=np.float64)))
-        parts.append(scratch.write(final))
-    options.report("arrange", len(slabs), len(slabs))
-    return parts, math.fsum(sums)
+        tell(options.progress, "read", done, source.total)
 
 
 def _merged(
@@ -299,24 +284,6 @@ def _merged(
             "(on the command line --duplicates last)."
         )
     return Batch(batch.indices[:, kept], values)
-
-
-def _write(
-    place: str, header: StoreHeader, batches: list[ScratchBatch], options: IngestOptions
-) -> StoreHeader:
-    """Create the store and fill its partitions, or leave nothing; the header has checksums."""
-    create_store(place, header)
-    try:
-        checksums: list[int] = []
-        for number, (part, kept) in enumerate(zip(header.partitions, batches, strict=True)):
-            options.report("write", number, len(batches))
-            batch = kept.read()
-            checksums.append(write_partition(place, part.name, tuple(batch.indices), batch.values))
-        options.report("write", len(batches), len(batches))
-    except BaseException:
-        location.remove(place)
-        raise
-    return header.with_checksums(tuple(checksums))
 
 
 # ---- what may be stored ---------------------------------------------------------------------

@@ -127,13 +127,14 @@ def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(_canonical(body).encode()).hexdigest()
 
 
+def corrupt(place: str, problem: str) -> StoreCorrupt:
+    return StoreCorrupt(f"{place} {problem}; restore it from a copy, or ingest again.")
+
+
 def parse_block(block: object, path: str) -> StoreHeader:
     """The header in a root attribute block, or an error that says what is wrong with it."""
     if not isinstance(block, dict):
-        raise StoreCorrupt(
-            f"{path} is a zarr group without a '{BLOCK_NAME}' attribute block, so it is not a "
-            "store of this package; ingest the data into a new path."
-        )
+        raise corrupt(path, f"has no '{BLOCK_NAME}' attributes, so it is no store of this package")
     version = block.get("format_version")
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(
@@ -141,38 +142,29 @@ def parse_block(block: object, path: str) -> StoreHeader:
             "Install the release that wrote it, or ingest again."
         )
     if block.get("complete") is not True:
-        raise StoreCorrupt(
-            f"{path} is not marked complete: the process that wrote it did not finish. "
-            "Remove it and write it again."
-        )
+        raise corrupt(path, "is not marked complete: the process that wrote it did not finish")
     body = {key: value for key, value in block.items() if key not in ("digest", "complete")}
-    if block.get("digest") != _digest(body):
-        raise StoreCorrupt(
-            f"{path} has a header that does not match its digest {block.get('digest')!r}: it was "
-            "altered after it was written. Restore it from a copy, or ingest again."
-        )
+    digest = block.get("digest")
+    if digest != _digest(body):
+        raise corrupt(path, f"was altered: its header does not match its digest {digest!r}")
     try:
         names = body["dimension_names"]
-        header = StoreHeader(
-            **{
-                **body,
-                "shape": tuple(body["shape"]),
-                "partitions": tuple(PartitionInfo(**part) for part in body["partitions"]),
-                "dimension_names": None if names is None else tuple(names),
-                "digest": block["digest"],
-            }
-        )
+        body |= {
+            "shape": tuple(body["shape"]),
+            "partitions": tuple(PartitionInfo(**part) for part in body["partitions"]),
+            "dimension_names": None if names is None else tuple(names),
+        }
+        header = StoreHeader(**body, digest=digest)
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreCorrupt(
-            f"{path} has a header that cannot be read ({error!r}); ingest again."
-        ) from error
+        raise corrupt(path, f"has a header that cannot be read ({error!r})") from error
     counted = sum(part.count for part in header.partitions)
     is_sensible = header.kind in KINDS and header.dtype in VALUE_TYPES and counted == header.nnz
     if not (is_sensible and 0 <= header.slab_mode < header.order):
-        raise StoreCorrupt(
-            f"{path} has a header that contradicts itself: kind {header.kind!r}, dtype "
-            f"{header.dtype!r}, shape {header.shape}, slab mode {header.slab_mode}, nnz "
-            f"{header.nnz} against {counted} entries in its partitions; ingest again."
+        raise corrupt(
+            path,
+            f"has a header that contradicts itself: kind {header.kind!r}, dtype {header.dtype!r}, "
+            f"shape {header.shape}, slab mode {header.slab_mode}, nnz {header.nnz} against "
+            f"{counted} entries in its partitions",
         )
     return header
 
@@ -247,22 +239,19 @@ def read_header(path: StorePath) -> StoreHeader:
         except OSError:
             raise
         except Exception as error:
-            raise StoreCorrupt(
-                f"{place} holds metadata that cannot be read ({error}); ingest again."
-            ) from error
+            raise corrupt(place, f"holds metadata that cannot be read ({error})") from error
     for part in header.partitions:
         for column in column_names(header.order):
             name = f"{part.name}/{column}"
             array = members.get(name)
             if not isinstance(array, zarr.Array):
                 lost = f"the array {name}" if part.name in members else f"its partition {part.name}"
-                raise StoreCorrupt(f"{place} has lost {lost}; ingest again.")
+                raise corrupt(place, f"has lost {lost}")
             dtype = header.value_dtype if column == "values" else header.index_dtype
             if array.shape != (part.count,) or array.dtype != dtype:
-                raise StoreCorrupt(
-                    f"{place} has an array {name} of shape {array.shape} and type {array.dtype}, "
-                    f"where its header says {(part.count,)} and {dtype}; ingest again."
-                )
+                found = f"{array.shape} and type {array.dtype}"
+                stated = f"where its header says {(part.count,)} and {dtype}"
+                raise corrupt(place, f"has an array {name} of shape {found}, {stated}")
     return header
 
 
@@ -279,14 +268,12 @@ def read_partition(
     part = header.partitions[index]
     columns = _read_columns(place, header, part)
     checksum = 0
-    if verify:
-        for column in columns:
-            checksum = zlib.crc32(column.data, checksum)
+    for column in columns if verify else ():
+        checksum = zlib.crc32(column.data, checksum)
     if verify and checksum != part.checksum:
-        raise StoreCorrupt(
-            f"partition {part.name} of {place} has checksum {checksum}, its header says "
-            f"{part.checksum}: a chunk was lost or altered. Restore it from a copy, or ingest "
-            "again."
+        found = f"checksum {checksum}, not the {part.checksum} of its header"
+        raise corrupt(
+            place, f"has a partition {part.name} with {found}: a chunk was lost or altered"
         )
     return columns[:-1], columns[-1]
 
@@ -301,26 +288,19 @@ def open_root(place: str) -> zarr.Group:
         root = zarr.open_group(place, mode="r", zarr_format=3)
     except (FileNotFoundError, ContainsArrayError) as error:
         if _is_array(place):
-            trouble = (
-                f"{place} is an array, not a store; slrt-dask ingest {shlex.quote(place)} STORE, "
-                "or from_array, makes a store of it."
-            )
-        elif location.exists(place):
-            trouble = (
+            remedy = f"make a store of it with from_array, or slrt-dask ingest {shlex.quote(place)}"
+            raise StoreNotFound(f"{place} is an array, not a store; {remedy} STORE.") from error
+        if location.exists(place):
+            raise StoreNotFound(
                 f"{place} exists but holds no zarr group, so there is no store to open; "
                 "check the path, or make a store of a data file with ingest first."
-            )
-        else:
-            trouble = f"there is no store at {place}; check the path."
-        raise StoreNotFound(trouble) from error
+            ) from error
+        raise StoreNotFound(f"there is no store at {place}; check the path.") from error
     except OSError:
         raise
     except Exception as error:
         location.exists(place)  # which says so if the place cannot be reached at all
-        raise StoreCorrupt(
-            f"{place} cannot be read as a zarr group ({error}); restore it from a copy, or "
-            "ingest again."
-        ) from error
+        raise corrupt(place, f"cannot be read as a zarr group ({error})") from error
     if location.is_url(place):
         # Listings are remembered while the process lives, and others may have written since.
         cast(FsspecStore, root.store).fs.invalidate_cache()
@@ -369,11 +349,11 @@ def _read_columns(place: str, header: StoreHeader, part: PartitionInfo) -> Colum
         arrays = [cast("zarr.Array[Any]", group[name]) for name in column_names(header.order)]
         return tuple(np.ascontiguousarray(array[:]) for array in arrays)
     except FileNotFoundError:
-        trouble = f"{place} has lost its partition {part.name}"
+        problem = f"has lost its partition {part.name}"
     except OSError:
         raise
     except Exception as error:
-        trouble = f"partition {part.name} of {place} cannot be decoded ({error})"
+        problem = f"has a partition {part.name} that cannot be decoded ({error})"
     # Raised here so that zarr's error is in the text and not in the chain: some of them cannot
     # travel from a worker.
-    raise StoreCorrupt(f"{trouble}; restore it from a copy, or ingest again.")
+    raise corrupt(place, problem)

@@ -64,13 +64,12 @@ def claim(path: str) -> None:
 
 
 def refuse_existing(*paths: str) -> None:
-    found = [path for path in paths if exists(path)]
-    if found:
-        names, them = " and ".join(found), "it" if len(found) == 1 else "them"
-        raise StoreExists(
-            f"{names} already exist{'s' * (len(found) == 1)}; choose a new path, or remove {them} "
-            "first if not needed, as when the process that wrote there was killed."
-        )
+    for path in paths:
+        if exists(path):
+            raise StoreExists(
+                f"{path} already exists; choose a new path, or remove it first if not needed, as "
+                "when the process that wrote there was killed."
+            )
 
 
 def remove(path: str) -> None:

@@ -1,8 +1,8 @@
 """Dividing observations in two: in which shape they are missing, and what is held out like that.
 
 One pass over the partitions, in bounded memory, finds whether entries are missing here and there,
-in whole fibres or in whole slices: from counts by index for every mode, and the counts of fibres
-that are drawn by a hash of their position, fewer of them the more there are.
+in whole fibres or in whole slices: from the slices that have observations, and from the fibres that
+have some, of which a part is drawn by a hash of their position where there are many.
 
 Whether an observation is held out is decided by a 64-bit hash of its index and the seed, so it does
 not depend on how the store was partitioned or in which order it was read. Of slices there may be
@@ -48,30 +48,24 @@ FEWEST_FIBRES, FEWEST_SLICES = 100, 20
 
 
 class FibreSample:
-    """Fibres of one mode that were drawn, and how many observations each has."""
+    """Fibres of one mode that have observations; of more than `most`, a part that is drawn."""
 
     def __init__(self, mode: int, most: int = MOST_FIBRES) -> None:
         self._mode, self._most = mode, most
         self._limit = 2**64 - 1
         self._keys = np.zeros(0, dtype=np.uint64)
-        self._counts = np.zeros(0, dtype=np.int64)
 
     def see(self, columns: tuple[NDArray[Any], ...]) -> None:
-        """Count the entries of one partition, K arrays (m,)."""
+        """Add the entries of one partition, K arrays (m,)."""
         hashed = hash_indices(Kind(FIBRES, self._mode).units(columns), SEED)
-        keys, counts = np.unique(hashed[hashed <= np.uint64(self._limit)], return_counts=True)
-        together = np.concatenate([self._keys, keys])
-        self._keys, place = np.unique(together, return_inverse=True)
-        weights = np.concatenate([self._counts, counts])
-        self._counts = np.bincount(place, weights, len(self._keys)).astype(np.int64)
+        self._keys = np.union1d(self._keys, hashed[hashed <= np.uint64(self._limit)])
         while len(self._keys) > self._most:
             self._limit //= 2
-            kept = self._keys <= np.uint64(self._limit)
-            self._keys, self._counts = self._keys[kept], self._counts[kept]
+            self._keys = self._keys[self._keys <= np.uint64(self._limit)]
 
     @property
     def fibres(self) -> float:
-        """How many fibres have observations: exactly, or as far as the drawn ones tell."""
+        """How many fibres have observations: exactly, or estimated from the drawn ones."""
         return len(self._keys) * 2.0**64 / (self._limit + 1)
 
 
@@ -79,19 +73,19 @@ class FibreSample:
 class Pattern:
     """What is there of a tensor.
 
-    counts : K arrays (n_k,), observations by index
+    filled : K arrays (n_k,), whether a slice has observations
     fibres : how many fibres of each mode have any
     """
 
     shape: tuple[int, ...]
     nnz: int
-    counts: tuple[NDArray[np.int64], ...]
+    filled: tuple[NDArray[np.bool_], ...]
     fibres: tuple[float, ...]
 
     @property
     def filled_slices(self) -> tuple[int, ...]:
         """How many slices of each mode have observations."""
-        return tuple(int(np.count_nonzero(count)) for count in self.counts)
+        return tuple(int(np.count_nonzero(filled)) for filled in self.filled)
 
     @property
     def missing(self) -> float:
@@ -106,7 +100,7 @@ class Pattern:
 
     def runs(self, mode: int) -> NDArray[np.int64]:
         """Lengths of the runs of neighbouring slices without observations, in order."""
-        edges = np.diff(np.concatenate(([0], self.counts[mode] == 0, [0])))
+        edges = np.diff(np.concatenate(([0], ~self.filled[mode], [0])))
         return np.flatnonzero(edges == -1) - np.flatnonzero(edges == 1)
 
     def fibre_gaps(self, mode: int) -> tuple[float, float, float]:
@@ -134,17 +128,17 @@ class Shape:
 
 def observe(path: str, header: StoreHeader) -> Pattern:
     """The pattern of a store's observations, a partition at a time."""
-    counts = [np.zeros(length, dtype=np.int64) for length in header.shape]
+    filled = tuple(np.zeros(length, dtype=np.bool_) for length in header.shape)
     # A series is its own only fibre.
     samples = [FibreSample(mode) for mode in range(header.order) if header.order > 1]
     for number in range(len(header.partitions)):
         columns, _ = read_partition(path, header, number)
         for mode, column in enumerate(columns):
-            counts[mode] += np.bincount(column, minlength=header.shape[mode])
+            filled[mode][column] = True
         for sample in samples:
             sample.see(columns)
     fibres = tuple(sample.fibres for sample in samples) or (1.0,)
-    return Pattern(header.shape, header.nnz, tuple(counts), fibres)
+    return Pattern(header.shape, header.nnz, filled, fibres)
 
 
 def shape_of_gaps(pattern: Pattern, foreseen: tuple[bool, ...] | None = None) -> Shape:
@@ -212,11 +206,11 @@ class Division:
 
     def holds_out(self, columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
         """columns : K index arrays (m,). Which of them are in the test part, (m,)."""
-        if self.slices is not None:
-            assert self.kind.mode is not None
-            chosen: NDArray[np.bool_] = self.slices[columns[self.kind.mode]]
-            return chosen
-        held: NDArray[np.bool_] = self.kind.uniform(columns, self.seed) < self.test
+        held: NDArray[np.bool_]
+        if self.slices is None:
+            held = self.kind.uniform(columns, self.seed) < self.test
+        else:
+            held = self.slices[self.kind.units(columns)[0]]
         return held
 
 
@@ -237,21 +231,35 @@ def split_store(
         found = shape_of_gaps(observe(path, header), foreseen=(True,) * header.order).kind
     else:
         found = Kind.of(kind, header.order, header.dimension_names)
-    places = (
-        location.normal_path(train_path if train_path is not None else f"{path}-train"),
-        location.normal_path(test_path if test_path is not None else f"{path}-test"),
-    )
-    if places[0] == places[1]:
-        raise InvalidInput(f"both parts would be written to {places[0]}; give two paths.")
-    location.refuse_existing(*places)
+    train = location.normal_path(train_path if train_path is not None else f"{path}-train")
+    other = location.normal_path(test_path if test_path is not None else f"{path}-test")
+    if train == other:
+        raise InvalidInput(f"both parts would be written to {train}; give two paths.")
+    location.refuse_existing(train, other)
     division = _divided(path, header, Division(found, test, seed), progress)
-    parts = (
-        (place, _part_source(path, header, division, held_out=held_out))
-        for place, held_out in zip(places, (False, True), strict=True)
-    )
+
+    def part(*, held_out: bool) -> Source:
+        def read(limit: int) -> Iterator[Batch]:
+            for number in range(len(header.partitions)):
+                columns, values = read_partition(path, header, number)
+                chosen = division.holds_out(columns) == held_out
+                indices = np.stack([column[chosen] for column in columns])
+                yield Batch(indices, values[chosen], visited=values.shape[0])
+
+        return Source(
+            read,
+            header.value_dtype,
+            header.shape,
+            total=header.nnz,
+            dimension_names=header.dimension_names,
+            coordinates=header.coordinates,
+            about=header.about,
+        )
+
     largest = max(part.count for part in header.partitions)
-    ingest_together(tuple(parts), IngestOptions(header.slab_mode, largest, progress=progress))
-    return places
+    options = IngestOptions(header.slab_mode, largest, progress=progress)
+    ingest_together([(train, part(held_out=False)), (other, part(held_out=True))], options)
+    return train, other
 
 
 def _divided(
@@ -270,7 +278,12 @@ def _divided(
             counts += np.bincount(columns[mode], minlength=len(counts))
     tell(progress, "count", len(header.partitions), len(header.partitions))
     if mode is not None:
-        chosen = _chosen_slices(counts, division)
+        # Slices without observations are passed over; the last one may hold more than is wanted.
+        filled = np.flatnonzero(counts)
+        order = filled[np.argsort(SINGLY.uniform((filled,), division.seed), kind="stable")]
+        before = np.cumsum(counts[order]) - counts[order]
+        chosen = np.zeros(len(counts), dtype=np.bool_)
+        chosen[order[before < division.test * counts.sum()]] = True
         division, held = replace(division, slices=chosen), int(counts[chosen].sum())
     if held in (0, header.nnz):
         part = "test" if held == 0 else "train"
@@ -280,36 +293,3 @@ def _divided(
             "fraction, seed or kind."
         )
     return division
-
-
-def _chosen_slices(counts: NDArray[np.int64], division: Division) -> NDArray[np.bool_]:
-    """Which slices to hold out, (n,), given how many observations each has.
-
-    Slices without any are passed over; the last one that is taken may hold more than is wanted.
-    """
-    filled = np.flatnonzero(counts)
-    drawn = SINGLY.uniform((filled,), division.seed)
-    order = filled[np.argsort(drawn, kind="stable")]
-    before = np.cumsum(counts[order]) - counts[order]
-    chosen = np.zeros(len(counts), dtype=np.bool_)
-    chosen[order[before < division.test * counts.sum()]] = True
-    return chosen
-
-
-def _part_source(path: str, header: StoreHeader, division: Division, *, held_out: bool) -> Source:
-    def read(limit: int) -> Iterator[Batch]:
-        for number in range(len(header.partitions)):
-            columns, values = read_partition(path, header, number)
-            chosen = division.holds_out(columns) == held_out
-            indices = np.stack([column[chosen] for column in columns])
-            yield Batch(indices, values[chosen], visited=values.shape[0])
-
-    return Source(
-        batches=read,
-        dtype=header.value_dtype,
-        shape=header.shape,
-        total=header.nnz,
-        dimension_names=header.dimension_names,
-        coordinates=header.coordinates,
-        about=header.about,
-    )
