@@ -13,7 +13,7 @@ import dask.array as da
 import numpy as np
 
 import slrt_dask as slrt
-from slrt_dask.printing import searched
+from slrt_dask.show.text import searched
 
 if TYPE_CHECKING:
     from shared import Fitted

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from slrt_dask.fit import complete, resume
     from slrt_dask.hankel import Hankel
     from slrt_dask.linear import Linear
-    from slrt_dask.live import LiveProgress
     from slrt_dask.losses import Huber
     from slrt_dask.planning import plan
-    from slrt_dask.reporting.api import report
     from slrt_dask.scoring import Scores, evaluate
+    from slrt_dask.show.progress import LiveProgress
+    from slrt_dask.show.report import report
     from slrt_dask.tuning.api import tune
 
 # Names are imported when first used, so that `import slrt_dask` stays fast: the solver brings
@@ -44,7 +44,7 @@ _HOMES = {
     "Hankel": "hankel",
     "Huber": "losses",
     "Linear": "linear",
-    "LiveProgress": "live",
+    "LiveProgress": "show.progress",
     "Nonnegative": "constraints",
     "ObservationStore": "data",
     "Scores": "scoring",
@@ -59,7 +59,7 @@ _HOMES = {
     "open_array": "data",
     "open_store": "data",
     "plan": "planning",
-    "report": "reporting.api",
+    "report": "show.report",
     "resume": "fit",
     "tune": "tuning.api",
 }

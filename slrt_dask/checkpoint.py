@@ -27,19 +27,19 @@ import numpy as np
 from dask.utils import parse_timedelta
 
 from slrt_dask.errors import CheckpointMismatch, InvalidInput
-from slrt_dask.optim.lbfgs import LimitedMemoryState
-from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.rcg import ConjugateGradientState
-from slrt_dask.optim.records import IterationRecord
-from slrt_dask.optim.rtr import TrustRegionState
+from slrt_dask.optim.line_search import DescentState
+from slrt_dask.optim.methods import TrustRegionState
+from slrt_dask.optim.records import IterationRecord, MethodState
 
 FORMAT_VERSION = 3
 KEPT = 2
 PROGRESS, ROWS = "progress.", "rows"
 """Names of arrays that are not a mode's matrix: of the problem, and multipliers of rows."""
 STATES: dict[str, type[MethodState]] = {
-    kind.__name__: kind for kind in (ConjugateGradientState, LimitedMemoryState, TrustRegionState)
+    kind.__name__: kind for kind in (DescentState, TrustRegionState)
 }
+# As two kinds of descent were called in earlier checkpoints.
+STATES |= dict.fromkeys(("ConjugateGradientState", "LimitedMemoryState"), DescentState)
 logger = logging.getLogger("slrt_dask")
 WriteDual = Callable[[str, MethodState], dict[int, int]]
 

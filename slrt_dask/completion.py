@@ -21,9 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from slrt_dask import completed_chunks, model_files, model_reads
 from slrt_dask.combining import constraints_of
+from slrt_dask.data.ingest import Progress
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, exists, normal_path
-from slrt_dask.data.progress import Progress
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.offsets import Offset
 from slrt_dask.enforcing import Enforced
@@ -245,12 +245,12 @@ class Completion:
             self._held.stays_within(place)
 
     def __repr__(self) -> str:
-        from slrt_dask.printing import completion_text
+        from slrt_dask.show.text import completion_text
 
         return completion_text(self)
 
     def _repr_html_(self) -> str:
-        from slrt_dask.notebook import completion_html
+        from slrt_dask.show.html import completion_html
 
         return completion_html(self)
 

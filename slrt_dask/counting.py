@@ -13,7 +13,7 @@ import dask.base
 import distributed
 from dask.callbacks import Callback
 
-from slrt_dask.data.progress import Progress, tell
+from slrt_dask.data.ingest import Progress, tell
 
 
 def computed_one_by_one(tasks: list[Any], stage: str, progress: Progress | None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.completion import Completion
-from slrt_dask.data.coo import from_coo
+from slrt_dask.data.arrays import from_coo
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.fit import complete
 from slrt_dask.optim.records import Observer

@@ -75,3 +75,7 @@ class ClusterLost(SlrtError, ConnectionError):
 
 class NumericalBreakdown(SlrtError, ArithmeticError):
     """A computation that produced a value no exact arithmetic would."""
+
+
+class OutOfTime(SlrtError, TimeoutError):
+    """The time of a fit ended during a solve; caught by the loop, which ends the fit."""

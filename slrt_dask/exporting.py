@@ -17,7 +17,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from slrt_dask.counting import computed_one_by_one
 from slrt_dask.data import location
-from slrt_dask.data.progress import Progress
+from slrt_dask.data.ingest import Progress
 from slrt_dask.errors import InvalidInput
 from slrt_dask.model_files import BLOCK_NAME, ModelHeader
 

@@ -24,7 +24,6 @@ from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import SlrtError
 from slrt_dask.fitting import fit_in, fit_persistently, fit_without_a_directory
 from slrt_dask.given import accepting_arrays
-from slrt_dask.live import told_where_seen
 from slrt_dask.losses import Huber
 from slrt_dask.optim.records import Observer
 from slrt_dask.optim.stopping import StopReason
@@ -38,6 +37,7 @@ from slrt_dask.runs import (
     remove_leftovers,
 )
 from slrt_dask.searching import open_search, searched
+from slrt_dask.show.progress import watched
 from slrt_dask.temporary import TemporaryPlace
 
 UNFINISHED = (StopReason.INTERRUPTED,)
@@ -149,7 +149,7 @@ def complete(
     cadence = Cadence.of(checkpoint_every)
     where = None if run_directory is None else refuse_used_directory(run_directory)
     with (
-        told_where_seen(observers) as observers,
+        watched(observers) as observers,
         _connected(client) as connection,
         _stored(constraints, where, store, beside=connection is not None) as table,
     ):
@@ -180,7 +180,7 @@ def resume(
     where it computes may differ: `client`, `memory_limit` and `threads` are as in `complete`, and
     so are `observers`.
     """
-    with told_where_seen(observers) as told:
+    with watched(observers) as told:
         return _resumed(run_directory, client, memory_limit, threads, checkpoint_every, told)
 
 

@@ -21,8 +21,7 @@ import dask
 import distributed
 
 from slrt_dask.completion import Completion
-from slrt_dask.data.arrays import from_array
-from slrt_dask.data.coo import from_coo
+from slrt_dask.data.arrays import from_array, from_coo
 from slrt_dask.data.libraries import is_dataset, is_sparse_coo
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput

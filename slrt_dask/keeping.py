@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slrt_dask.checkpoint import CheckpointObserver
-from slrt_dask.monitor import JsonLinesObserver
-from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.records import IterationRecord
+from slrt_dask.optim.records import IterationRecord, MethodState
 from slrt_dask.runs import RunDirectory
 from slrt_dask.spending import Cause, Stopwatch
 
@@ -28,7 +27,8 @@ class RunObserver:
 
     def on_record(self, record: IterationRecord, state: MethodState) -> None:
         with self.stopwatch.on(Cause.CHECKPOINTS):
-            JsonLinesObserver(self.run.records_file).on_record(record, state)
+            with open(self.run.records_file, "a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(record)) + "\n")
             self.events.clear()
             self.checkpoints.on_record(record, state)
 

@@ -23,8 +23,8 @@ import zarr
 from numpy.typing import NDArray
 
 from slrt_dask.data import coordinates, location
-from slrt_dask.data.header import StoreHeader
 from slrt_dask.data.layout import (
+    StoreHeader,
     create_store,
     finish_store,
     open_root,

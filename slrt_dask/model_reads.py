@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data.header import StoreHeader
-from slrt_dask.data.layout import Columns, read_partition
+from slrt_dask.data.layout import Columns, StoreHeader, read_partition
 from slrt_dask.dual.hankel.answers import TENSOR_ARRAY
 from slrt_dask.dual.sampling import Model
 from slrt_dask.dual.writing import use_array

@@ -18,8 +18,8 @@ from slrt_dask.checkpoint import (
 )
 from slrt_dask.completion import Completion
 from slrt_dask.config import FitSettings
-from slrt_dask.data.disk import full_disk_told
 from slrt_dask.data.holding_out import SINGLY
+from slrt_dask.data.location import naming_full_disk
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.numbering import number_fibres
 from slrt_dask.dual.offsets import Offset
@@ -35,20 +35,16 @@ from slrt_dask.engine.base import Engine
 from slrt_dask.engine.plan import Plan
 from slrt_dask.errors import StoreCorrupt
 from slrt_dask.keeping import RunObserver
-from slrt_dask.monitor import LogObserver
-from slrt_dask.optim.accuracy import Accuracy
-from slrt_dask.optim.lbfgs import LimitedMemory
 from slrt_dask.optim.loop import minimise
 from slrt_dask.optim.manifold import Point, ranks_of
-from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.patience import Patience
-from slrt_dask.optim.rcg import ConjugateGradient
-from slrt_dask.optim.records import IterationRecord, Observer
-from slrt_dask.optim.rtr import TrustRegion
-from slrt_dask.optim.stopping import StopRules
+from slrt_dask.optim.methods import ConjugateGradient, LimitedMemory, TrustRegion
+from slrt_dask.optim.problem import Accuracy
+from slrt_dask.optim.records import IterationRecord, MethodState, Observer
+from slrt_dask.optim.stopping import Patience, StopRules
 from slrt_dask.posing import AnyProblem, problem_of
 from slrt_dask.results import joined, write_result
 from slrt_dask.runs import RunDirectory, Start
+from slrt_dask.show.progress import LogObserver
 from slrt_dask.spending import Cause
 from slrt_dask.usage import UsageKeeper
 
@@ -120,7 +116,7 @@ class Fit:
             return self._run(None, observers, cadence, events)
         goes_on = f"free some, and slrt-dask resume {shlex.quote(str(run.path))} goes on"
         with (
-            full_disk_told(str(run.path), goes_on),
+            naming_full_disk(str(run.path), goes_on),
             usage.attempt(run.path, self.engine, self.plan) as attempt,
         ):
             return self._run(run, [*observers, attempt], cadence, events)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slrt_dask import model_files
 from slrt_dask.completion import Completion
-from slrt_dask.data.header import StoreHeader
+from slrt_dask.data.layout import StoreHeader
 from slrt_dask.data.location import normal_path
 from slrt_dask.dual.certificate import Certificate
 from slrt_dask.dual.hankel.problem import HankelProblem

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from slrt_dask.completion import Completion
 from slrt_dask.data.holding_out import Kind, KindLike, SquaredErrors
+from slrt_dask.data.ingest import Progress, tell
 from slrt_dask.data.location import StorePath
-from slrt_dask.data.progress import Progress, tell
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import InvalidInput
 from slrt_dask.given import given_observations

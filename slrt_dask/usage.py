@@ -21,8 +21,7 @@ from slrt_dask import __version__
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.plan import Plan
 from slrt_dask.errors import ClusterLost, StateLost
-from slrt_dask.optim.method import MethodState
-from slrt_dask.optim.records import IterationRecord
+from slrt_dask.optim.records import IterationRecord, MethodState
 from slrt_dask.runs import USAGE, replace_file
 from slrt_dask.spending import ShareSpending, peak_bytes
 

@@ -80,7 +80,7 @@ if "PYTEST_XDIST_TESTRUNUID" in os.environ:
 # Files go to the processes that run tests in this order. Those that mostly wait, for processes and
 # servers, come first: the others keep the machine busy meanwhile. Short ones come last, so that
 # all processes end at about one time.
-FIRST = ("faults", "data/test_urls", "cluster", "cli", "reporting", "data/test_memory")
+FIRST = ("faults", "data/test_urls", "cluster", "cli", "show", "data/test_memory")
 THEN = (
     "tuning",
     "notebooks",

@@ -66,7 +66,7 @@ def test_the_optimum_is_that_of_full_ranks(order, noisy):
     assert sum(grown.ranks) < sum(store.shape)
 
 
-def test_ranks_stay_within_their_caps_and_the_gap_says_what_that_costs(noisy):
+def test_ranks_stay_within_their_caps_and_the_gap_shows_what_that_costs(noisy):
     done = slrt.complete(noisy(3), "certified", C=5.0, max_ranks=(2, 1, 2), **CLOSE)
     assert all(rank <= most for rank, most in zip(done.ranks, (2, 1, 2), strict=True))
     assert done.stop_reason is not StopReason.GAP

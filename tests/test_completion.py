@@ -207,7 +207,7 @@ def test_the_completion_of_a_run_is_loaded_by_the_path_of_either(plain):
         assert (loaded.path, loaded.header.digest) == (plain.path, plain.header.digest)
 
 
-def test_a_run_without_a_completion_says_so(plain, tmp_path):
+def test_a_run_without_a_completion_is_reported(plain, tmp_path):
     shutil.copytree(Path(plain.path).parent, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "completion")
     with pytest.raises(StoreNotFound, match=r"has no completion: .*resume .*run goes on"):
@@ -260,7 +260,7 @@ def files_of(path):
     return sorted(str(p.relative_to(path)) for p in Path(path).rglob("*") if p.is_file())
 
 
-def told(done, places):
+def answers(done, places):
     """All that a completion can be asked: values, and how many observations are behind them."""
     return np.vstack([done.predict(places), done.support(places), done.rests_on_nothing(places)])
 
@@ -268,7 +268,7 @@ def told(done, places):
 def verdict(path, places, wanted):
     """Whether a saved completion says what it should, is refused, or something worse."""
     try:
-        found = told(slrt.load_completion(path), places)
+        found = answers(slrt.load_completion(path), places)
     except SlrtError:
         return "refused"
     except Exception as error:
@@ -279,7 +279,7 @@ def verdict(path, places, wanted):
 def verdicts(done, directory, alter):
     """The verdict on a copy for each file, after that file was altered."""
     places = everywhere(done.shape)
-    wanted, found = told(done, places), {}
+    wanted, found = answers(done, places), {}
     for number, name in enumerate(files_of(done.path)):
         copy = directory / f"copy{number}"
         shutil.copytree(done.path, copy)

@@ -130,5 +130,5 @@ def test_a_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert held == package
-    assert {"slrt_dask/py.typed", "slrt_dask/reporting/page.css"} <= held
+    assert {"slrt_dask/py.typed", "slrt_dask/show/templates/report.html.j2"} <= held
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -168,13 +168,13 @@ def test_single_precision_stops_rather_than_turning_in_circles(small, fit):
 
 def test_records_are_one_row_an_iteration(small, fit):
     made = small(3)
-    told = []
-    observer = SimpleNamespace(on_record=lambda record, state: told.append(record))
+    seen = []
+    observer = SimpleNamespace(on_record=lambda record, state: seen.append(record))
     done = fit(
         made.store, made.ranks, gap_tolerance=0.0, gradient_tolerance=0.0, max_iterations=12,
         observers=[observer],
     )  # fmt: skip
-    assert tuple(told) == done.records
+    assert tuple(seen) == done.records
     assert [record.iteration for record in done.records] == list(range(13))
     costs = [record.cost for record in done.records]
     assert all(b <= a * (1 + 1e-9) for a, b in itertools.pairwise(costs))

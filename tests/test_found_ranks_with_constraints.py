@@ -1,4 +1,4 @@
-"""Ranks and weights that are found or grow, beside everything that a tensor may be asked for.
+"""Ranks and weights that are searched for or grow, with every kind of constraint and loss.
 
 Without constraints this is held by test_certified_ranks and tuning; here by every constraint.
 """
@@ -82,14 +82,14 @@ def fit(store_of):
 
 def stopping(at, trial=None):
     """An observer that ends the process at an iteration, or at a trial of a search."""
-    heard = itertools.count(1)
+    trials_made = itertools.count(1)
 
     def on_record(record, state):
         if record.iteration == at:
             raise Crash
 
     def on_trial(tried):
-        if next(heard) == trial:
+        if next(trials_made) == trial:
             raise Crash
 
     return SimpleNamespace(on_record=on_record, on_trial=on_trial)
@@ -182,7 +182,7 @@ def test_where_the_problem_stays_the_same_the_cost_never_rises(kind, fit, monkey
 
 
 @every_kind
-def test_what_was_found_is_told_of_and_checkpointed(kind, fit, tmp_path):
+def test_what_was_found_is_recorded_and_checkpointed(kind, fit, tmp_path):
     ranks = RANKS if kind in ("nonnegative", "huber") else "auto"
     undisturbed = fit(kind, ranks, max_iterations=25)
     assert_found(undisturbed, kind)
@@ -199,9 +199,9 @@ def test_what_was_found_is_told_of_and_checkpointed(kind, fit, tmp_path):
 
 
 def assert_found(done, kind):
-    told = done.records[0].event
-    assert f"settings: ranks {done.ranks}, C·λ = (" in told
-    assert "held-out observations with a root mean" in told
+    event = done.records[0].event
+    assert f"settings: ranks {done.ranks}, C·λ = (" in event
+    assert "held-out observations with a root mean" in event
     is_start = "hankel" in kind  # of which only the factors are kept to begin with
     assert (done.stop_reason is StopReason.CHOSEN) != is_start
     assert_certified(done, kind, 5e-3 if is_start else 2e-6)

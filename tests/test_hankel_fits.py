@@ -11,7 +11,7 @@ import slrt_dask as slrt
 from slrt_dask.errors import InvalidConfig, InvalidInput, NotYetAvailable, StoreCorrupt
 from slrt_dask.hankel import STAGES, Hankel
 from slrt_dask.optim import StopReason
-from slrt_dask.optim.stages import above_lowest, stage_begins, stages_of
+from slrt_dask.optim.records import above_lowest, stage_begins, stages_of
 
 LENGTH, GAP = 60, slice(24, 30)
 SERIES = {"C": 1e4, "lambdas": (1.0, 1e-6), "method": "rcg", "max_iterations": 40}
@@ -110,9 +110,9 @@ def test_centred_fits_and_validation_are_in_the_units_of_the_data(gappy, tmp_pat
     done = slrt.complete(
         shifted, (5, 1), constraint=TAU, center=True, validation=validation, **SERIES
     )
-    told = done.records[-1].validation_rmse
-    assert told == pytest.approx(slrt.evaluate(done, validation).rmse, rel=1e-3)
-    assert told < 0.1
+    error = done.records[-1].validation_rmse
+    assert error == pytest.approx(slrt.evaluate(done, validation).rmse, rel=1e-3)
+    assert error < 0.1
 
 
 def test_a_run_interrupted_on_its_way_to_the_next_stage_goes_on_to_the_same_answer(
@@ -142,13 +142,13 @@ def test_stages_end_at_the_smallest_and_a_number_is_used_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("tau", "deviation", "told"),
+    ("tau", "deviation", "offending"),
     [((0, 1), "auto", "tau is"), ((2.5, 1), "auto", "tau is"), ((True, 1), "auto", "tau is"),
      ((2, 1), "never", "deviation is 'never'"), ((2, 1), -1.0, "deviation is -1"),
      ((2, 1), float("nan"), "deviation is nan"), (22, "some", "deviation is 'some'")],
 )  # fmt: skip
-def test_what_is_no_hankel_structure_is_refused(tau, deviation, told):
-    with pytest.raises(InvalidInput, match=told):
+def test_what_is_no_hankel_structure_is_refused(tau, deviation, offending):
+    with pytest.raises(InvalidInput, match=offending):
         Hankel(tau, deviation)
 
 

@@ -13,8 +13,8 @@ from slrt_dask.cli.supporting import resting_on_nothing
 from slrt_dask.config import FitSettings
 from slrt_dask.data import low_rank_tensor
 from slrt_dask.errors import InvalidConfig, UnsupportedFormat
-from slrt_dask.reporting.api import report
 from slrt_dask.scoring import count_unsupported
+from slrt_dask.show.report import report
 
 SHAPE, RANKS = (12, 10, 8), (2, 2, 2)
 FIT = {"C": 2.0, "threads": 1, "max_iterations": 4}
@@ -125,7 +125,7 @@ def test_earlier_releases_refuse_models_with_such_an_offset_and_read_the_others(
         slrt.load_completion(altered.path)
 
 
-def test_a_report_tells_of_it(done, tmp_path):
+def test_a_report_shows_the_offset(done, tmp_path):
     page = report(done, tmp_path / "page.html")
     text = page.read_text(encoding="utf-8")
     assert "an offset per index of every mode were subtracted" in text

@@ -133,7 +133,7 @@ def test_ratings_take_no_argument_that_they_have_no_use_for(monkeypatch, capsys)
     "script", ["toy/run.py", "hyperspectral/run.py", "video/run.py", "ratings/run.py",
                "series/series.py", "series/image.py", "series/traffic.py"],
 )  # fmt: skip
-def test_an_interrupt_while_importing_is_told_in_a_line(script, tmp_path):
+def test_an_interrupt_while_importing_is_reported_in_a_line(script, tmp_path):
     (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
     ended = subprocess.run(
         [sys.executable, str(PIPELINES / script)],
@@ -155,7 +155,9 @@ def test_progress_is_shown_unless_it_is_to_be_quiet(video, capsys, tmp_path):
     assert capsys.readouterr().err == ""
 
 
-def test_settings_that_are_worse_than_the_mean_are_told_with_what_to_try(video, capsys, tmp_path):
+def test_settings_that_are_worse_than_the_mean_are_reported_with_what_to_try(
+    video, capsys, tmp_path
+):
     # Noise, which nothing predicts better than its mean.
     video("--C", "1e4", "--output", str(tmp_path), "--quiet")
     told = capsys.readouterr().out
@@ -163,7 +165,7 @@ def test_settings_that_are_worse_than_the_mean_are_told_with_what_to_try(video, 
     assert "try --auto" in told
 
 
-def test_a_search_is_told_of_and_drawn_in_the_place_of_iterations(video, capsys, tmp_path):
+def test_a_search_is_reported_and_drawn_in_the_place_of_iterations(video, capsys, tmp_path):
     video("--auto", "--output", str(tmp_path), "--quiet")
     told = capsys.readouterr().out
     assert "chosen among" in told

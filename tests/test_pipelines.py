@@ -97,18 +97,18 @@ def test_every_format_gives_the_observations_of_the_array_it_came_from(name, fra
 def test_opening_an_array_does_not_read_it_and_a_block_reads_only_itself(
     name, tmp_path, monkeypatch
 ):
-    from slrt_dask.data import mapped, pictures
+    from slrt_dask.data import arrays, pictures
 
-    read, slices = [], mapped.InFile.__getitem__
+    read, slices = [], arrays.InFile.__getitem__
 
     def watched(self, region):
         found = slices(self, region)
         read.append(found.size)
         return found
 
-    monkeypatch.setattr(mapped.InFile, "__getitem__", watched)
+    monkeypatch.setattr(arrays.InFile, "__getitem__", watched)
     monkeypatch.setattr(pictures, "BLOCK_CELLS", FRAMES[..., 0].size)
-    monkeypatch.setattr("slrt_dask.data.dense.BLOCK_BYTES", 8 * FRAMES[..., 0].size)
+    monkeypatch.setattr("slrt_dask.data.files.BLOCK_BYTES", 8 * FRAMES[..., 0].size)
     WRITERS[name](tmp_path / name, FRAMES)
     array = slrt.open_array(tmp_path / name)
     assert sum(read) == 0
@@ -132,7 +132,7 @@ def test_a_block_of_a_mapped_file_travels_without_the_rest(by_columns, tmp_path)
 
 
 def test_what_was_unpacked_is_read_by_the_process_that_has_it(thread_client, tmp_path, monkeypatch):
-    from slrt_dask.data import mapped
+    from slrt_dask.data import arrays
 
     values = np.random.default_rng(0).random((40, 60, 70))
     np.savez(tmp_path / "large.npz", X=values, mask=values < 0.5)
@@ -144,7 +144,7 @@ def test_what_was_unpacked_is_read_by_the_process_that_has_it(thread_client, tmp
     wanted = np.where(values < 0.5, 2 * values, np.nan)
     np.testing.assert_array_equal(store.to_array(), wanted)
     shared = array + thread_client.persist(array.map_blocks(np.zeros_like))
-    assert mapped.scheduler_for(shared) is None
+    assert arrays.scheduler_for(shared) is None
 
 
 def test_an_image_is_read_as_it_is_and_without_its_transparency(tmp_path):

@@ -1,4 +1,4 @@
-"""Losses are forgiven while work goes on, waited out with patience, and told."""
+"""Losses are recovered from while there is progress, waited for up to a limit, and recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def persisting(outcomes, *, reached=(), plan=lambda: None, connection=ALWAYS_THE
 
 
 @pytest.mark.parametrize("error", [StateLost, ClusterLost, NoWorkers])
-def test_a_loss_is_told_and_the_fit_goes_on(error):
+def test_a_loss_is_recorded_and_the_fit_goes_on(error):
     events = []
     assert persisting([error("it is gone"), "done"], reached=[-1, 3], events=events) == "done"
     assert events == ["it is gone; began again from iteration 3"]

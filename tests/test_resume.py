@@ -69,7 +69,7 @@ def completed_options(store, options):
 
 @pytest.fixture
 def stop_and_resume(undisturbed_run, tmp_path):
-    """A run that is stopped and goes on, beside the same one undisturbed."""
+    """A run that is stopped and resumed, and the same one undisturbed."""
 
     def both(store, when, kind=Crash, *, resuming=None, then=None, **options):
         options = completed_options(store, options)
@@ -320,14 +320,14 @@ def test_checkpoints_may_be_some_time_apart(every, store, stop_and_resume, tmp_p
     assert (tmp_path / "run" / "checkpoints" / "000008" / "state.json").exists()
 
 
-def test_what_befell_iterations_that_are_made_again_stays_in_the_history(store, tmp_path):
+def test_events_of_iterations_that_are_made_again_stay_in_the_history(store, tmp_path):
     run = stop_run(tmp_path / "run", store(), 2, checkpoint_every=4)
     with pytest.raises(Crash):
         slrt.resume(run, threads=1, checkpoint_every=4, observers=[stopping(Crash, 3)])
     resumed = slrt.resume(run, threads=1)
-    told = ["", "resumed; resumed", *[""] * 7]
-    assert [record.event for record in resumed.records] == told
-    assert [line["event"] for line in written_records(run)] == told
+    events = ["", "resumed; resumed", *[""] * 7]
+    assert [record.event for record in resumed.records] == events
+    assert [line["event"] for line in written_records(run)] == events
 
 
 # ---- two at once ----------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_a_saved_copy_knows_it_too(fitted, tmp_path):
     assert copy.support(np.zeros((3, 0), dtype=int)).shape == (3, 0)
 
 
-def test_what_cannot_be_told_is_refused(fitted, tmp_path):
+def test_what_cannot_be_counted_is_refused(fitted, tmp_path):
     done, _ = fitted
     with pytest.raises(InvalidInput, match="mode is 3; give one from 0 to 2"):
         done.support_map(3)

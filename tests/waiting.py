@@ -10,7 +10,7 @@ PATIENCE = 30.0
 
 
 def begun(call, *arguments):
-    """The future of a call that is made beside this thread, which ends without it."""
+    """The future of a call in another thread; the process ends without waiting for it."""
     future = Future()
 
     def make():

@@ -15,7 +15,7 @@ from measuring import Row, in_turns, spinning
 from solving import Shape, cluster, in_process, on_workers, solver, store_of
 
 import slrt_dask as slrt
-from slrt_dask.data.budget import ingest_bytes
+from slrt_dask.data.ingest import ingest_bytes
 from slrt_dask.engine.block import Block
 from slrt_dask.engine.plan import readable
 from slrt_dask.engine.program import Program, Rounds, Sweep

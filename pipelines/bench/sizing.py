@@ -11,7 +11,7 @@ from __future__ import annotations
 import click
 
 from slrt_dask.cli.options import WHOLE_NUMBERS
-from slrt_dask.data.header import PartitionInfo, StoreHeader
+from slrt_dask.data.layout import PartitionInfo, StoreHeader
 from slrt_dask.dual.costs import SlabCosts, plan_fit
 from slrt_dask.engine.plan import Plan, readable
 from slrt_dask.engine.watch import Place

@@ -10,7 +10,7 @@ from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options
 from slrt_dask.cli.progress import quiet_option, stage_line
 
 if TYPE_CHECKING:
-    from slrt_dask.data.duplicates import DuplicateRule
+    from slrt_dask.data.sorting import DuplicateRule
     from slrt_dask.data.store import ObservationStore
 
 

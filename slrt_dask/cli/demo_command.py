@@ -36,19 +36,19 @@ def demo(output: Path, seed: int, keep: bool, quiet: bool) -> None:
     """
     from slrt_dask.demo import demonstrate, describe, draw
     from slrt_dask.errors import MissingDependency
-    from slrt_dask.monitor import ProgressObserver
+    from slrt_dask.show.progress import LiveProgress
 
     output.mkdir(parents=True, exist_ok=True)
     place: AbstractContextManager[str] = (
         nullcontext(str(output)) if keep else tempfile.TemporaryDirectory(prefix="slrt-demo-")
     )
-    progress = ProgressObserver(200)
+    progress = LiveProgress()
     with place as directory:
         try:
             observers = [] if quiet or is_verbose() else [progress]
             result = demonstrate(Path(directory), seed=seed, observers=observers)
         finally:
-            progress.close()
+            progress.on_end()
         click.echo(describe(result))
         picture = output / "demo.png"
         try:

@@ -22,7 +22,6 @@ from slrt_dask.cli.fit_options import (
 )
 from slrt_dask.cli.fit_settings import FitRequest, constraint_table, loss_of, requested
 from slrt_dask.cli.options import DIRECTORY, FILE, WHOLE_NUMBERS, common_options, is_verbose
-from slrt_dask.cli.outcomes import outcome, rest_shown
 
 if TYPE_CHECKING:
     from slrt_dask.completion import Completion
@@ -166,6 +165,8 @@ def fit(
       C = 1000.0
       constraint = { lower = 0.0, upper = 1.0 }
     """
+    from slrt_dask.show.progress import rest_shown
+
     request = requested(config, flags)
     with rest_shown(request.run), computing.connected() as client:
         done = _fitted(request, client, computing, checkpoint_every, quiet)
@@ -192,6 +193,7 @@ def resume(run: str, quiet: bool, checkpoint_every: str, computing: Computing) -
     from slrt_dask.fit import ended
     from slrt_dask.runs import open_run
     from slrt_dask.searching import open_search
+    from slrt_dask.show.progress import rest_shown
 
     opened: RunDirectory | KeptSearch | None = open_search(run)
     done = None
@@ -217,7 +219,7 @@ def _fitted(
     held_out = None if request.validation is None else open_store(request.validation)
     # Chunks of an embedded tensor are divided among workers, whatever the store's partitions are.
     divided = None if constraints_of(given["constraint"]).hankel else store
-    with _watched(divided, given.get("max_iterations"), client, quiet) as observers:
+    with _watched(divided, client, quiet) as observers:
         return complete(
             store,
             **given,
@@ -237,7 +239,7 @@ def _resumed(
     from slrt_dask.fit import resume as go_on
 
     divided = run.open_store() if run.settings.tau is None else None
-    with _watched(divided, run.settings.max_iterations, client, quiet) as observers:
+    with _watched(divided, client, quiet) as observers:
         return go_on(run.path, **_where(client, computing, checkpoint_every, observers))
 
 
@@ -256,16 +258,15 @@ def _where(
 
 @contextmanager
 def _watched(
-    store: ObservationStore | None, max_iterations: int | None, client: Any, quiet: bool
+    store: ObservationStore | None, client: Any, quiet: bool
 ) -> Iterator[list[Observer[Any]]]:
     """Observers that show how far a fit is, while it runs.
 
     store : whose partitions are divided among the workers, if they are
     """
-    from slrt_dask.config import FitSettings
-    from slrt_dask.monitor import ProgressObserver
+    from slrt_dask.show.progress import LiveProgress
 
-    progress = ProgressObserver(max_iterations or FitSettings.max_iterations)
+    progress = LiveProgress()
     # the log, when it is shown, has a line for every iteration already
     observers: list[Observer[Any]] = [] if quiet or is_verbose() else [progress]
     if client is not None and store is not None and not quiet:
@@ -275,7 +276,7 @@ def _watched(
     try:
         yield observers
     finally:
-        progress.close()
+        progress.on_end()
 
 
 def _tell_of_idle_workers(store: ObservationStore, client: Any) -> None:
@@ -294,6 +295,8 @@ def _tell_of_idle_workers(store: ObservationStore, client: Any) -> None:
 
 def _tell(done: Completion, run: str) -> None:
     """Say what a fit came to; one that was interrupted ends the command with its exit code."""
+    from slrt_dask.show.text import outcome
+
     click.echo(outcome(done, run))
     if done.stop_reason.name == "INTERRUPTED":
         click.get_current_context().exit(EXIT_INTERRUPTED)

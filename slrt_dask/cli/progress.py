@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from slrt_dask.cli.options import is_verbose
-from slrt_dask.lines import StageLine
+
+if TYPE_CHECKING:
+    from slrt_dask.show.progress import LiveProgress
 
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
 @contextmanager
-def stage_line(quiet: bool = False) -> Iterator[StageLine | None]:
-    """A line to tell of progress, or None where none is wanted: --quiet, or the log is shown."""
+def stage_line(quiet: bool = False) -> Iterator[LiveProgress | None]:
+    """What shows progress, or None where none is wanted: --quiet, or the log is shown."""
+    from slrt_dask.show.progress import LiveProgress
+
     if quiet or is_verbose():
         yield None
         return
-    line = StageLine()
+    line = LiveProgress()
     try:
         yield line
     finally:
-        line.clear()
+        line.on_end()

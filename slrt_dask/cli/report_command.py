@@ -47,8 +47,8 @@ def report(
     """
     from slrt_dask.data.location import exists, normal_path
     from slrt_dask.errors import InvalidInput, StoreNotFound
-    from slrt_dask.reporting.api import new_page
-    from slrt_dask.reporting.api import report as write_report
+    from slrt_dask.show.report import new_page
+    from slrt_dask.show.report import report as write_report
 
     if modes is not None and len(modes) != 2:
         raise InvalidInput(f"--modes names {len(modes)} modes; give two, such as 0,1")

@@ -15,7 +15,7 @@ from slrt_dask.cli.progress import quiet_option, stage_line
 
 if TYPE_CHECKING:
     from slrt_dask.cli.index_files import Block
-    from slrt_dask.data.progress import Progress
+    from slrt_dask.data.ingest import Progress
 
 
 @click.command(short_help="Compare predictions with observations, such as held-out ones.")
@@ -109,7 +109,7 @@ def predict(
     from slrt_dask.cli.index_files import read_indices, write_predictions
     from slrt_dask.cli.supporting import resting_on_nothing
     from slrt_dask.completion import load_completion
-    from slrt_dask.data.progress import tell
+    from slrt_dask.data.ingest import tell
     from slrt_dask.scoring import count_unsupported
 
     completion = load_completion(run)

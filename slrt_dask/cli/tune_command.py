@@ -21,7 +21,6 @@ from slrt_dask.cli.options import (
     common_options,
     is_verbose,
 )
-from slrt_dask.cli.outcomes import rest_shown
 from slrt_dask.cli.progress import quiet_option
 
 if TYPE_CHECKING:
@@ -85,11 +84,11 @@ def tune(
     """
     from slrt_dask.data.store import open_store
     from slrt_dask.hankel import Hankel
-    from slrt_dask.monitor import ProgressObserver
+    from slrt_dask.show.progress import LiveProgress, rest_shown
     from slrt_dask.tuning.api import tune as search
 
     _check_files(output, plot)
-    progress = ProgressObserver(0)
+    progress = LiveProgress()
     try:
         with rest_shown(run), computing.connected() as client:
             found = search(
@@ -106,7 +105,7 @@ def tune(
                 **flags,
             )
     finally:
-        progress.close()
+        progress.on_end()
     click.echo(table(found))
     if output is not None:
         found.start.write_tried(Path(output))
@@ -120,7 +119,7 @@ def tune(
 def _check_files(output: str | None, plot: str | None) -> None:
     """Refuse files that cannot be written now, rather than after the search."""
     if plot is not None:
-        from slrt_dask.plot_panels import check_can_draw
+        from slrt_dask.show.figures import check_can_draw
 
         check_can_draw(plot)
     for flag, path in (("--output", output), ("--plot", plot)):
@@ -132,7 +131,7 @@ def _check_files(output: str | None, plot: str | None) -> None:
 
 def table(found: Tuning) -> str:
     """All that was tried, from the worst to the best, and what to do with it."""
-    from slrt_dask.monitor import describe_trial
+    from slrt_dask.show.text import describe_trial
     from slrt_dask.tuning.offsets import WITH_MEAN, WITH_OFFSETS
 
     rows = sorted(found.history, key=lambda tried: -tried.error)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from slrt_dask.data.arrays import from_array
-from slrt_dask.data.coo import from_batches, from_coo
-from slrt_dask.data.dense import open_array
-from slrt_dask.data.files import from_file
-from slrt_dask.data.header import PartitionInfo, StoreHeader
+from slrt_dask.data.arrays import from_array, from_batches, from_coo
+from slrt_dask.data.files import from_file, open_array
 from slrt_dask.data.layout import (
+    PartitionInfo,
+    StoreHeader,
     create_store,
     finish_store,
     read_header,

@@ -3,12 +3,13 @@
 Coordinates are kept with a store: short ones as lists that can be read (numbers, dates as integers
 with their unit, text), long ones and what JSON has no numbers for packed as bytes. What is neither
 numbers, dates nor text, and what stays large when packed, is left out rather than kept half, and
-the log says so. This changes when more kinds are to be kept.
+the log says so.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import zlib
@@ -91,14 +92,20 @@ def renamed(coordinates: Kept | None, old: Sequence[str], new: Sequence[str]) ->
 
 def _encoded(label: Any) -> Kept | None:
     """A coordinate as JSON; None if it cannot be kept."""
-    values = _usual(np.asarray(label.values))
-    if values is None:
+    values = np.asarray(label.values)
+    if values.dtype.kind in "OT":
+        values = values.astype(object)  # in which a missing text is no text
+        if not all(isinstance(one, str) for one in values.flat):
+            return None
+        values = values.astype(str)
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    if kind not in NUMERIC + "US" or (kind == "f" and size > 8):
         return None
-    dtype = "str" if values.dtype.kind == "U" else values.dtype.newbyteorder("=").str[1:]
+    dtype = "str" if kind == "U" else values.dtype.newbyteorder("=").str[1:]
     kept: Kept = {"dtype": dtype, "dims": [str(dim) for dim in label.dims]}
-    if values.size <= LONGEST and _is_plain(values):
-        plain = values.astype(np.int64) if values.dtype.kind in "Mm" else values
-        kept["values"] = plain.tolist()
+    is_json = kind in "biuMmU" or (kind == "f" and bool(np.isfinite(values).all()))
+    if values.size <= LONGEST and is_json:
+        kept["values"] = (values.astype(np.int64) if kind in "Mm" else values).tolist()
     else:
         kept |= {"shape": list(values.shape), "packed": _packed(values)}
         if len(kept["packed"]) > MOST_PACKED:
@@ -107,60 +114,34 @@ def _encoded(label: Any) -> Kept | None:
     return {**kept, "attributes": attributes} if attributes else kept
 
 
-def _usual(values: NDArray[Any]) -> NDArray[Any] | None:
-    """Text of whatever kind as `U`; None for what is not kept."""
-    if values.dtype.kind in "OT":
-        plain = values.astype(object)  # in which a missing text is no text
-        return plain.astype(str) if all(isinstance(one, str) for one in plain.flat) else None
-    kept = values.dtype.kind in NUMERIC + "US" and not (
-        values.dtype.kind == "f" and values.dtype.itemsize > 8
-    )
-    return values if kept else None
-
-
-def _is_plain(values: NDArray[Any]) -> bool:
-    """Whether JSON has all of these values."""
-    return values.dtype.kind in "biuMmU" or (
-        values.dtype.kind == "f" and bool(np.isfinite(values).all())
-    )
-
-
 def _packed(values: NDArray[Any]) -> str:
     if values.dtype.kind == "U":
         raw = json.dumps(values.ravel().tolist()).encode()
     elif values.dtype.kind == "S":
         raw = values.tobytes()
     else:
-        # Neighbours are alike, so that most of the bits of their differences are zero.
-        words = _words(np.ascontiguousarray(values).ravel())
+        # Neighbours are alike, so that most of the bits of their differences are zero. They are
+        # those of unsigned integers of the same size, which wrap around.
+        native = values.astype(values.dtype.newbyteorder("=")).ravel()
+        words = native.view(f"u{values.dtype.itemsize}")
         raw = np.diff(words, prepend=words.dtype.type(0)).tobytes()
     return base64.b85encode(zlib.compress(raw, 9)).decode()
 
 
-def _unpacked(text: str, dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]:
-    raw = zlib.decompress(base64.b85decode(text))
-    if dtype.kind == "U":
-        return np.array(json.loads(raw), dtype=dtype).reshape(shape)
-    if dtype.kind == "S":
-        return np.frombuffer(raw, dtype).reshape(shape)
-    word = np.dtype(f"u{dtype.itemsize}")
-    words = np.cumsum(np.frombuffer(raw, word), dtype=word)
-    return words.view(dtype).reshape(shape)
-
-
-def _words(values: NDArray[Any]) -> NDArray[Any]:
-    """The bits of numbers, as unsigned integers of the same size, whose differences wrap around."""
-    native = values.astype(values.dtype.newbyteorder("="), copy=False)
-    return native.view(f"u{values.dtype.itemsize}")
-
-
 def _decoded(kept: Kept) -> NDArray[Any]:
     dtype = np.dtype(kept["dtype"])
-    if "packed" in kept:
-        return _unpacked(kept["packed"], dtype, kept["shape"])
-    if dtype.kind in "Mm":
-        return np.array(kept["values"], dtype=np.int64).astype(dtype)
-    return np.array(kept["values"], dtype=dtype)
+    if "packed" not in kept:
+        plain = np.int64 if dtype.kind in "Mm" else dtype
+        return np.array(kept["values"], dtype=plain).astype(dtype)
+    raw = zlib.decompress(base64.b85decode(kept["packed"]))
+    if dtype.kind == "U":
+        values = np.array(json.loads(raw), dtype=dtype)
+    elif dtype.kind == "S":
+        values = np.frombuffer(raw, dtype)
+    else:
+        word = np.dtype(f"u{dtype.itemsize}")
+        values = np.cumsum(np.frombuffer(raw, word), dtype=word).view(dtype)
+    return values.reshape(kept["shape"])
 
 
 def _plain(attributes: Mapping[Any, Any]) -> Kept:
@@ -168,10 +149,8 @@ def _plain(attributes: Mapping[Any, Any]) -> Kept:
     plain = {}
     for name, value in attributes.items():
         shown = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-        try:
+        with contextlib.suppress(TypeError, ValueError):
             text = json.dumps(shown, allow_nan=False)
-        except (TypeError, ValueError):
-            continue
-        if len(text) <= LONGEST:
-            plain[str(name)] = json.loads(text)
+            if len(text) <= LONGEST:
+                plain[str(name)] = json.loads(text)
     return plain

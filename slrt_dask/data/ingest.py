@@ -1,43 +1,83 @@
 """From a source of batches to a finished store, in memory of about a batch plus a partition.
 
 Four passes: read (check every batch, put it on local disk), sort (each batch by slab index, and
-count slices), arrange (gather each slab from all batches, order it, settle duplicates), write.
-The store is created only when everything has been checked, and marked complete last of all. This
-changes when the passes do.
+count slices), arrange (gather each slab from all batches, order it, merge duplicates), write.
+The store is created only when everything has been checked, and marked complete last of all. A bad
+entry is reported by its row, its index as the source wrote it, and its value.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from slrt_dask.data import coordinates, location
-from slrt_dask.data.batches import (
+from slrt_dask.data.layout import (
+    VALUE_TYPES,
+    PartitionInfo,
+    StoreHeader,
+    create_store,
+    finish_store,
+    write_partition,
+)
+from slrt_dask.data.location import StorePath
+from slrt_dask.data.sorting import (
+    LARGEST_INT64,
     Batch,
-    Source,
-    check_batch,
-    check_shape,
-    checked,
-    describe,
+    DuplicateRule,
+    Scratch,
+    ScratchBatch,
+    SliceHistogram,
+    check_rule,
+    gathered,
+    lexicographic_order,
+    merge,
     rebatch,
 )
-from slrt_dask.data.disk import full_disk_told
-from slrt_dask.data.duplicates import DuplicateRule, check_rule, merge
-from slrt_dask.data.header import VALUE_TYPES, PartitionInfo, StoreHeader, float_name
-from slrt_dask.data.layout import create_store, finish_store, partition_name, write_partition
-from slrt_dask.data.location import StorePath
-from slrt_dask.data.progress import Progress, tell
-from slrt_dask.data.scratch import Scratch, ScratchBatch, gathered, taken
-from slrt_dask.data.slabs import Slab, SliceHistogram, choose_slab_mode, lexicographic_order
 from slrt_dask.errors import InvalidInput
 
 PARTITION_ENTRIES = 2_000_000
 BATCH_ENTRIES = 1_000_000
+RUNTIME_BYTES = 250 * 2**20
+"""The interpreter with numpy, zarr and dask."""
+COPIES = 4
+"""Of a batch while it is checked, and of a partition while it is sorted and compressed: columns,
+the order, and columns in that order."""
+Item = TypeVar("Item")
+Progress = Callable[[str, int, int | None], None]
+"""Called with a stage, how much of it is done, and how much there is; None where unknown."""
+
+
+def tell(progress: Progress | None, stage: str, done: int, total: int | None) -> None:
+    """Report progress, if anybody wants it."""
+    if progress is not None:
+        progress(stage, done, total)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that yields batches.
+
+    `batches(limit)` yields batches of about `limit` entries; it is called once. `row_word` and
+    `index_base` are for messages in the source's own terms ("line 7", indices from 1). `total` is
+    the number of rows or cells, for progress. `coordinates` and `about` are as in the header.
+    """
+
+    batches: Callable[[int], Iterator[Batch]]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None = None
+    row_word: str = "row"
+    index_base: int = 0
+    total: int | None = None
+    dimension_names: tuple[str, ...] | None = None
+    coordinates: dict[str, Any] | None = None
+    about: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,15 +85,14 @@ class IngestOptions:
     """How a store is made.
 
     `slab_mode` None is the longest mode; `dtype` None keeps float32 and makes all else float64.
-    `progress(stage, done, total)` is called as work proceeds; total None means unknown.
     """
 
-    duplicates: DuplicateRule = "error"
     slab_mode: int | None = None
     partition_entries: int = PARTITION_ENTRIES
     dtype: DTypeLike | None = None
     dimension_names: Sequence[str] | None = None
     progress: Progress | None = None
+    duplicates: DuplicateRule = "error"
     batch_entries: int = BATCH_ENTRIES
 
     def __post_init__(self) -> None:
@@ -63,15 +102,31 @@ class IngestOptions:
             if not isinstance(entries, int) or entries < 1:
                 raise InvalidInput(f"{name}={entries!r}; give a whole number of at least 1.")
 
-    def report(self, stage: str, done: int, total: int | None) -> None:
-        tell(self.progress, stage, done, total)
+    def counted(self, stage: str, items: Sequence[Item]) -> Iterator[Item]:
+        """The items, with progress reported before each and at the end."""
+        for done, item in enumerate(items):
+            tell(self.progress, stage, done, len(items))
+            yield item
+        tell(self.progress, stage, len(items), len(items))
+
+
+def ingest_bytes(
+    order: int,
+    *,
+    partition_entries: int = PARTITION_ENTRIES,
+    batch_entries: int = BATCH_ENTRIES,
+) -> int:
+    """Bytes that an ingest of a tensor of this order has in memory at most.
+
+    The source's own memory comes on top: a chunk of a dask array, a row group of a file.
+    """
+    entry_bytes = 8 * (order + 1)
+    # Slabs are whole slices, so that a partition may have more entries than it should.
+    return RUNTIME_BYTES + COPIES * entry_bytes * (batch_entries + 3 * partition_entries // 2)
 
 
 def ingest(path: StorePath, source: Source, options: IngestOptions) -> None:
-    """Make a store at a new path from everything the source yields.
-
-    After an error nothing is left at the path, nor beside it.
-    """
+    """Make a store at a new path from all that the source yields; an error leaves nothing."""
     ingest_together([(location.normal_path(path), source)], options)
 
 
@@ -91,123 +146,132 @@ def ingest_together(targets: Sequence[tuple[str, Source]], options: IngestOption
 
 
 def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
-    """Write all of a store but the mark that it is complete; returns the header to finish it."""
+    """Write all of a store except the mark that it is complete; returns the header to finish it."""
     dtype = _value_dtype(source, options)
-    remedy = "free some, or choose another place: entries are sorted beside the store"
-    with full_disk_told(place, remedy), Scratch(location.scratch_parent(place)) as scratch:
+    remedy = "free some, or choose another place: entries are sorted on the disk of the store"
+    with (
+        location.naming_full_disk(place, remedy),
+        Scratch(location.scratch_parent(place)) as scratch,
+    ):
         batches, shape = _read(source, dtype, scratch, options)
         names = _dimension_names(options.dimension_names or source.dimension_names, shape)
-        slab_mode = _slab_mode(options.slab_mode, shape)
-        batches, slabs = _sort(batches, shape, slab_mode, scratch, options)
-        parts = _arrange(batches, slabs, shape, slab_mode, scratch, source, options)
+        labels = source.coordinates
+        if source.dimension_names is not None and names is not None:
+            labels = coordinates.renamed(labels, source.dimension_names, names)
+        mode = options.slab_mode
+        if mode is None:
+            mode = int(np.argmax(np.array(shape, dtype=np.int64)))
+        elif not 0 <= mode < len(shape):
+            raise InvalidInput(
+                f"slab_mode={mode} is not a mode of shape {shape}; choose 0 to {len(shape) - 1}."
+            )
+        # Each batch stably sorted by slab index, and the slabs that balance their total.
+        scratch.begin_pass()
+        histogram, ordered = SliceHistogram(shape[mode]), []
+        for kept in options.counted("sort", batches):
+            batch = kept.read()
+            histogram.add(batch.indices[mode])
+            order = np.argsort(batch.indices[mode], kind="stable")
+            ordered.append(scratch.write(batch.taken(order)))
+        slabs = histogram.slabs(options.partition_entries)
+        # Each slab in its final order without duplicates, as a batch.
+        scratch.begin_pass()
+        edges = np.array([0, *(slab.stop for slab in slabs)], dtype=np.int64)
+        offsets = [np.searchsorted(kept.column(mode), edges).tolist() for kept in ordered]
+        batches, sums = [], []
+        for ranges in options.counted("arrange", list(zip(*map(pairwise, offsets), strict=True))):
+            batch = gathered((kept, *ends) for kept, ends in zip(ordered, ranges, strict=True))
+            order, repeated = lexicographic_order(tuple(batch.indices), shape, mode)
+            final = _merged(batch.taken(order), repeated, source, options.duplicates)
+            sums.append(float(np.sum(final.values, dtype=np.float64)))
+            batches.append(scratch.write(final))
+        nnz = sum(batch.count for batch in batches)
         header = StoreHeader(
             kind="observations",
             shape=shape,
-            nnz=sum(batch.count for batch, _ in parts),
-            slab_mode=slab_mode,
+            nnz=nnz,
+            slab_mode=mode,
             dtype=dtype.name,
-            partitions=_partitions(slabs, parts),
-            mean=math.fsum(total for _, total in parts) / sum(batch.count for batch, _ in parts),
+            partitions=tuple(
+                PartitionInfo(f"p{number:05d}", kept.count, slab.first, slab.stop)
+                for number, (slab, kept) in enumerate(zip(slabs, batches, strict=True))
+            ),
+            mean=math.fsum(sums) / nnz,
             dimension_names=names,
-            coordinates=_coordinates(source, names),
+            coordinates=labels,
             about=source.about,
         )
-        return _write(place, header, [batch for batch, _ in parts], options)
+        create_store(place, header)
+        try:
+            checksums: list[int] = []
+            parts = list(zip(header.partitions, batches, strict=True))
+            for part, kept in options.counted("write", parts):
+                batch = kept.read()
+                checksums.append(
+                    write_partition(place, part.name, tuple(batch.indices), batch.values)
+                )
+        except BaseException:
+            location.remove(place)
+            raise
+        return header.with_checksums(tuple(checksums))
 
 
 def _read(
     source: Source, dtype: np.dtype[Any], scratch: Scratch, options: IngestOptions
 ) -> tuple[list[ScratchBatch], tuple[int, ...]]:
-    """Check every batch and keep it as raw columns; the shape is the one given, or the least."""
+    """Check every batch and keep it as raw columns; the shape is the one given, or the smallest."""
     shape = None if source.shape is None else check_shape(source.shape)
     kept: list[ScratchBatch] = []
-    largest: list[int] = []
+    largest: NDArray[np.int64] | None = None
     arriving = _arriving(source, None if shape is None else len(shape), options)
     for batch in rebatch(arriving, options.batch_entries):
-        good = checked(batch, source, shape, dtype)
+        good = _checked(batch, source, shape, dtype)
         kept.append(scratch.write(good))
-        most = [int(column.max()) for column in good.indices]
-        largest = [max(pair) for pair in zip(largest, most, strict=True)] if largest else most
-    if not kept:
+        most = good.indices.max(axis=1)
+        largest = most if largest is None else np.maximum(largest, most)
+    if largest is None:
         raise InvalidInput(
             "there are no observations to store: every entry is missing, or the source is empty."
         )
-    return kept, shape or check_shape([position + 1 for position in largest])
+    return kept, shape or check_shape((largest + 1).tolist())
 
 
 def _arriving(source: Source, order: int | None, options: IngestOptions) -> Iterator[Batch]:
-    """The source's batches, each of the same order, while progress is told of them."""
+    """The source's batches, each of the same order, with progress reported."""
     done = 0
-    options.report("read", 0, source.total)
+    tell(options.progress, "read", 0, source.total)
     for batch in source.batches(options.batch_entries):
-        order = check_batch(batch, order)
+        lengths = batch.indices.shape
+        if len(lengths) != 2 or lengths[0] < 1 or lengths[1:] != batch.values.shape:
+            raise InvalidInput(
+                f"indices have shape {lengths} and values {batch.values.shape}; give "
+                "indices of shape (modes, entries) and one value per index, of shape (entries,)."
+            )
+        if order not in (None, lengths[0]):
+            raise InvalidInput(
+                f"indices have {lengths[0]} modes, but the shape or an earlier batch has {order}; "
+                "give one row of indices per mode."
+            )
+        order = lengths[0]
         yield batch
         done += batch.values.shape[0] if batch.visited is None else batch.visited
-        options.report("read", done, source.total)
+        tell(options.progress, "read", done, source.total)
 
 
-def _sort(
-    batches: list[ScratchBatch],
-    shape: tuple[int, ...],
-    slab_mode: int,
-    scratch: Scratch,
-    options: IngestOptions,
-) -> tuple[list[ScratchBatch], tuple[Slab, ...]]:
-    """Each batch stably sorted by slab index, and the slabs that balance their total."""
-    scratch.begin_pass()
-    histogram = SliceHistogram(shape[slab_mode])
-    ordered: list[ScratchBatch] = []
-    for number, kept in enumerate(batches):
-        options.report("sort", number, len(batches))
-        batch = kept.read()
-        positions = batch.indices[slab_mode]
-        histogram.add(positions)
-        order = np.argsort(positions, kind="stable")
-        ordered.append(scratch.write(taken(batch, order)))
-    options.report("sort", len(batches), len(batches))
-    return ordered, histogram.slabs(options.partition_entries)
-
-
-def _arrange(
-    batches: list[ScratchBatch],
-    slabs: tuple[Slab, ...],
-    shape: tuple[int, ...],
-    slab_mode: int,
-    scratch: Scratch,
-    source: Source,
-    options: IngestOptions,
-) -> list[tuple[ScratchBatch, float]]:
-    """Each slab in its final order without duplicates, as a batch, with the sum of its values."""
-    scratch.begin_pass()
-    edges = np.array([0, *(slab.stop for slab in slabs)], dtype=np.int64)
-    offsets = [np.searchsorted(kept.read_mode(slab_mode), edges).tolist() for kept in batches]
-    parts: list[tuple[ScratchBatch, float]] = []
-    for number in range(len(slabs)):
-        options.report("arrange", number, len(slabs))
-        batch = gathered(
-            (kept, offset[number], offset[number + 1])
-            for kept, offset in zip(batches, offsets, strict=True)
-        )
-        order, repeated = lexicographic_order(tuple(batch.indices), shape, slab_mode)
-        final = _settled(taken(batch, order), repeated, source, options.duplicates)
-        total = float(np.sum(final.values, dtype=np.float64))
-        parts.append((scratch.write(final), total))
-    options.report("arrange", len(slabs), len(slabs))
-    return parts
-
-
-def _settled(
-    batch: Batch, repeated: np.ndarray[Any, np.dtype[np.bool_]], source: Source, rule: DuplicateRule
+def _merged(
+    batch: Batch, repeated: NDArray[np.bool_], source: Source, rule: DuplicateRule
 ) -> Batch:
     """The ordered batch with one entry per index, and without its rows, no longer needed."""
     if not repeated.any():
         return Batch(batch.indices, batch.values)
     if rule == "error":
         second = int(np.argmax(repeated))
-        index = batch.indices[:, second].tolist()
-        rows = "" if batch.rows is None else _row_pair(batch, second, source.row_word)
+        rows = ""
+        if batch.rows is not None:
+            first, word = batch.rows[second - 1], source.row_word
+            rows = f", in {word} {first} and {word} {batch.rows[second]}"
         raise InvalidInput(
-            f"{describe(source, None, index)} is observed twice{rows}, with values "
+            f"{_described(source, batch, second, row=False)} is observed twice{rows}, with values "
             f"{batch.values[second - 1]} and {batch.values[second]}; remove one, or choose "
             'duplicates="mean", "sum" or "last" (on the command line --duplicates mean, and so on).'
         )
@@ -215,72 +279,48 @@ def _settled(
     if not np.isfinite(values).all():
         entry = int(kept[np.argmin(np.isfinite(values))])
         raise InvalidInput(
-            f"{describe(source, None, batch.indices[:, entry].tolist())}: the {rule} of its "
-            f'values does not fit in {values.dtype}; use float64, or duplicates="last" '
+            f"{_described(source, batch, entry, row=False)}: the {rule} of its values does not fit "
+            f'in {values.dtype}; use float64, or duplicates="last" '
             "(on the command line --duplicates last)."
         )
     return Batch(batch.indices[:, kept], values)
 
 
-def _row_pair(batch: Batch, second: int, word: str) -> str:
-    if batch.rows is None:
-        return ""
-    return f", in {word} {batch.rows[second - 1]} and {word} {batch.rows[second]}"
+# ---- what may be stored ---------------------------------------------------------------------
 
 
-def _write(
-    place: str, header: StoreHeader, batches: list[ScratchBatch], options: IngestOptions
-) -> StoreHeader:
-    """Create the store and fill its partitions, or leave nothing; the header has checksums."""
-    create_store(place, header)
-    try:
-        checksums: list[int] = []
-        for number, (part, kept) in enumerate(zip(header.partitions, batches, strict=True)):
-            options.report("write", number, len(batches))
-            batch = kept.read()
-            checksums.append(write_partition(place, part.name, tuple(batch.indices), batch.values))
-        options.report("write", len(batches), len(batches))
-    except BaseException:
-        location.remove(place)
-        raise
-    return header.with_checksums(tuple(checksums))
+def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape as a tuple of Python integers; at least one mode, none empty."""
+    lengths = tuple(shape) if np.iterable(shape) else (shape,)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in lengths):
+        raise InvalidInput(
+            f"shape {shape!r} is not a sequence of whole numbers; give one length per mode."
+        )
+    if not lengths:
+        raise InvalidInput("the shape has no modes; give at least one length.")
+    if min(lengths) < 1:
+        raise InvalidInput(f"shape {lengths} has an empty mode; every length must be at least 1.")
+    return tuple(int(length) for length in lengths)
 
 
-def _partitions(
-    slabs: tuple[Slab, ...], parts: list[tuple[ScratchBatch, float]]
-) -> tuple[PartitionInfo, ...]:
-    return tuple(
-        PartitionInfo(partition_name(number), kept.count, slab.first, slab.stop)
-        for number, (slab, (kept, _)) in enumerate(zip(slabs, parts, strict=True))
-    )
+def of_shape(source: Source, shape: tuple[int, ...] | None) -> Source:
+    """The source, if it has the shape that was given, or none was."""
+    if shape is not None and source.shape != shape:
+        raise InvalidInput(
+            f"the array has shape {source.shape}, but shape={shape} was given; leave it out."
+        )
+    return source
 
 
 def _value_dtype(source: Source, options: IngestOptions) -> np.dtype[Any]:
+    wanted = np.dtype(source.dtype if options.dtype is None else options.dtype)
     if options.dtype is None:
-        return np.dtype(float_name(source.dtype))
-    wanted = np.dtype(options.dtype)
+        return np.dtype("f4" if wanted.kind == "f" and wanted.itemsize <= 4 else "f8")
     if wanted.name not in VALUE_TYPES:
         raise InvalidInput(
             f"dtype {wanted} cannot be stored; choose one of {', '.join(VALUE_TYPES)}."
         )
     return wanted
-
-
-def _slab_mode(wanted: int | None, shape: tuple[int, ...]) -> int:
-    if wanted is None:
-        return choose_slab_mode(shape)
-    if not 0 <= wanted < len(shape):
-        raise InvalidInput(
-            f"slab_mode={wanted} is not a mode of shape {shape}; choose 0 to {len(shape) - 1}."
-        )
-    return wanted
-
-
-def _coordinates(source: Source, names: tuple[str, ...] | None) -> dict[str, Any] | None:
-    """The source's coordinates, which must follow when the caller names dimensions anew."""
-    if source.dimension_names is None or names is None:
-        return source.coordinates
-    return coordinates.renamed(source.coordinates, source.dimension_names, names)
 
 
 def _dimension_names(names: Sequence[str] | None, shape: tuple[int, ...]) -> tuple[str, ...] | None:
@@ -292,3 +332,85 @@ def _dimension_names(names: Sequence[str] | None, shape: tuple[int, ...]) -> tup
             "names."
         )
     return tuple(str(name) for name in names)
+
+
+def _checked(
+    batch: Batch, source: Source, shape: tuple[int, ...] | None, dtype: np.dtype[Any]
+) -> Batch:
+    """The batch with int64 indices and values of the store's type, or InvalidInput."""
+    given = batch.indices
+    if given.dtype.kind not in "iuf":
+        raise InvalidInput(
+            f"indices have type {given.dtype}, for example {given.flat[0]!r}; give whole numbers."
+        )
+    if given.dtype.kind == "f":
+        # A comparison with NaN is false, so missing indices are caught here too.
+        with np.errstate(invalid="ignore"):
+            whole = (np.floor(given) == given) & (np.abs(given) < 2.0**63)
+        _refuse(~whole, batch, source, "is not a whole number; give integer positions")
+    elif given.dtype == np.uint64:
+        _refuse(given > LARGEST_INT64, batch, source, "is beyond any mode length")
+    indices = np.ascontiguousarray(given, dtype=np.int64)
+    if int(indices.min()) < 0:
+        _refuse(indices < 0, batch, source, f"is below {source.index_base}")
+    lengths = None if shape is None else np.array(shape, dtype=np.int64)
+    if lengths is not None and (indices.max(axis=1) >= lengths).any():
+        _refuse(
+            indices >= lengths[:, None],
+            batch,
+            source,
+            f"is outside the shape {shape}; give a larger shape or correct the index",
+        )
+    return Batch(indices, _finite(batch, source, dtype), batch.rows)
+
+
+def _refuse(bad: NDArray[np.bool_], batch: Batch, source: Source, complaint: str) -> None:
+    """Raise for the first entry (in source order) with a bad index, if there is one."""
+    entries = bad.any(axis=0)
+    if entries.any():
+        entry = int(np.argmax(entries))
+        mode = int(np.argmax(bad[:, entry]))
+        written = _number(batch.indices[mode, entry].item() + source.index_base)
+        raise InvalidInput(
+            f"{_described(source, batch, entry)}, value {_value(batch, entry)}: "
+            f"position {written} in mode {mode} {complaint}."
+        )
+
+
+def _finite(batch: Batch, source: Source, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if batch.values.dtype.kind not in "biuf":
+        raise InvalidInput(
+            f"values have type {batch.values.dtype}, for example {_value(batch, 0)}; "
+            "give real numbers."
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.ascontiguousarray(batch.values, dtype=dtype)
+    finite = np.isfinite(values)
+    if finite.all():
+        return values
+    entry = int(np.argmin(finite))
+    remedy = "leave missing entries out, and correct infinite ones"
+    if np.isfinite(batch.values[entry]):
+        remedy = f"it does not fit in {dtype}; use float64"
+    raise InvalidInput(
+        f"{_described(source, batch, entry)}, value {_value(batch, entry)}: not a finite number in "
+        f"the store; {remedy}."
+    )
+
+
+def _described(source: Source, batch: Batch, entry: int, *, row: bool = True) -> str:
+    """`row 7, index (3, 0, 2)`, with the index as the source writes it."""
+    index = batch.indices[:, entry].tolist()
+    written = ", ".join(_number(position + source.index_base) for position in index)
+    base = f" (counting from {source.index_base})" if source.index_base else ""
+    place = "" if batch.rows is None or not row else f"{source.row_word} {batch.rows[entry]}, "
+    return f"{place}index ({written}){base}"
+
+
+def _value(batch: Batch, entry: int) -> str:
+    value = batch.values[entry]
+    return repr(value.item() if isinstance(value, np.generic) else value)
+
+
+def _number(value: int | float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)

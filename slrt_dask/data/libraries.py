@@ -1,8 +1,7 @@
 """Other libraries: recognising their arrays, and importing them only when they are needed.
 
 An object of a library's class can only exist once that library has been imported, so looking in
-`sys.modules` is enough, and the optional ones stay optional. This changes when another library's
-arrays are to be understood.
+`sys.modules` is enough, and the optional ones stay optional.
 """
 
 from __future__ import annotations

@@ -1,19 +1,23 @@
-"""Where a store lives: a local path or an fsspec URL, and the few questions asked of either.
+"""Where data lies: a local path or an fsspec URL, and the few questions asked of either.
 
-zarr opens both; what it does not offer is claiming a new place exclusively, removing what was
-half written, and naming a sibling. This changes when another kind of address is supported.
+zarr opens both. What it does not offer is claiming a new place exclusively, removing what was
+half written, and an error that says which disk is full.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from slrt_dask.errors import InvalidInput, MissingDependency, StoreExists, StoreNotFound
+from slrt_dask.errors import DiskFull, InvalidInput, MissingDependency, StoreExists, StoreNotFound
 
 StorePath = str | os.PathLike[str]
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def normal_path(path: StorePath) -> str:
@@ -60,13 +64,12 @@ def claim(path: str) -> None:
 
 
 def refuse_existing(*paths: str) -> None:
-    found = [path for path in paths if exists(path)]
-    if found:
-        names, them = " and ".join(found), "it" if len(found) == 1 else "them"
-        raise StoreExists(
-            f"{names} already exist{'s' * (len(found) == 1)}; choose a new path, or remove {them} "
-            "first if not needed, as when the process that wrote there was killed."
-        )
+    for path in paths:
+        if exists(path):
+            raise StoreExists(
+                f"{path} already exists; choose a new path, or remove it first if not needed, as "
+                "when the process that wrote there was killed."
+            )
 
 
 def remove(path: str) -> None:
@@ -100,8 +103,8 @@ def write_file(path: str, content: bytes) -> None:
 def scratch_parent(path: str) -> str | None:
     """An existing local directory near the target, or None for the system's own choice.
 
-    Scratch beside the target is on a disk that must have room for the data anyway; the system's
-    temporary directory is often small, or memory.
+    The target's disk must have room for the data anyway; the system's temporary directory is often
+    small, or memory.
     """
     if is_url(path):
         return None
@@ -109,6 +112,20 @@ def scratch_parent(path: str) -> str | None:
     while not parent.is_dir():
         parent = parent.parent
     return str(parent)
+
+
+@contextmanager
+def naming_full_disk(place: str, remedy: str) -> Iterator[None]:
+    """Raise DiskFull, with the place that is written to and a remedy, when its disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        left = ""
+        if (parent := scratch_parent(place)) is not None:
+            left = f" ({shutil.disk_usage(parent).free:,} bytes are left)"
+        raise DiskFull(f"the disk of {place} is full{left}; {remedy}") from error
 
 
 def _filesystem(path: str) -> tuple[Any, str]:

@@ -1,27 +1,30 @@
 """A finished store of observations, opened for reading.
 
 The object is a path and a header: cheap to make, safe to pickle and to send to workers. Columns
-are read when asked for, a partition at a time. This changes when readers need another view.
+are read when asked for, a partition at a time.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data import coordinates, html
-from slrt_dask.data.header import PartitionInfo, StoreHeader
+from slrt_dask.data import coordinates
 from slrt_dask.data.holding_out import Kind, KindLike
-from slrt_dask.data.layout import Columns, read_header, read_partition
+from slrt_dask.data.ingest import Progress
+from slrt_dask.data.layout import (
+    Columns,
+    PartitionInfo,
+    StoreHeader,
+    read_header,
+    read_partition,
+)
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, normal_path
-from slrt_dask.data.progress import Progress
 from slrt_dask.data.split import split_store
 from slrt_dask.errors import InvalidInput, UnsupportedFormat
 
@@ -108,11 +111,10 @@ class ObservationStore:
 
     def indices(self) -> Any:
         """All indices as a lazy dask array (K, nnz), one chunk per partition."""
-        da = load("dask.array")
-
-        dtype = self.header.index_dtype
+        da, dask = load("dask.array"), load("dask")
+        stack = dask.delayed(np.stack, pure=True)
         blocks = [
-            da.from_delayed(_stack(part), (self.order, info.count), dtype)
+            da.from_delayed(stack(part[0]), (self.order, info.count), self.header.index_dtype)
             for part, info in zip(self._delayed_partitions(), self.partitions, strict=True)
         ]
         return da.concatenate(blocks, axis=1)
@@ -120,7 +122,6 @@ class ObservationStore:
     def values(self) -> Any:
         """All values as a lazy dask array (nnz,), in the order of `indices()`."""
         da = load("dask.array")
-
         blocks = [
             da.from_delayed(part[1], (info.count,), self.header.value_dtype)
             for part, info in zip(self._delayed_partitions(), self.partitions, strict=True)
@@ -129,11 +130,11 @@ class ObservationStore:
 
     def to_dask(self) -> Any:
         """The tensor as a lazy dask array: a `sparse.COO` for every slab, 0 where unobserved."""
-        return self._slabs(self.dtype, partial(_slab, ones=False))
+        return self._slabs(self.dtype)
 
     def mask(self) -> Any:
         """Which entries were observed: a lazy dask array of bools, chunked like `to_dask()`."""
-        return self._slabs(np.dtype(bool), partial(_slab, ones=True))
+        return self._slabs(np.dtype(bool))
 
     def unfold(self, mode: int) -> Any:
         """The unfolding along a mode, (n_mode, product of the others): a lazy sparse dask matrix.
@@ -146,22 +147,22 @@ class ObservationStore:
         columns = math.prod(self.shape) // self.shape[mode]
         if columns >= 2**63:
             raise InvalidInput(f"the unfolding along mode {mode} would have {columns} columns")
-        return self._slabs(self.dtype, partial(_unfolded, mode=mode), mode)
+        return self._slabs(self.dtype, mode)
 
-    def _slabs(self, dtype: np.dtype[Any], make: Any, mode: int | None = None) -> Any:
-        """Slabs, or their unfoldings along a mode, that `make` makes of partitions."""
+    def _slabs(self, dtype: np.dtype[Any], mode: int | None = None) -> Any:
+        """A `sparse.COO` of every slab, or its unfolding along a mode."""
         da, dask, sparse = load("dask.array"), load("dask"), load("sparse")
-        axis = self.slab_mode if mode is None else int(mode != self.slab_mode)
         meta = sparse.zeros((0,) * (self.order if mode is None else 2), dtype=dtype)
+        make = dask.delayed(_slab, pure=True)
         blocks = []
         for number, part in enumerate(self._delayed_partitions()):
             first, stop = self.slices_of(number)
-            shape = list(self.shape)
-            shape[self.slab_mode] = stop - first
+            shape = (*self.shape[: self.slab_mode], stop - first, *self.shape[self.slab_mode + 1 :])
+            block = make(part, shape, self.slab_mode, first, dtype.kind == "b", mode)
             if mode is not None:
-                shape = [shape[mode], math.prod(shape) // shape[mode]]
-            block = dask.delayed(make, pure=True)(part, self.shape, self.slab_mode, (first, stop))
-            blocks.append(da.from_delayed(block, tuple(shape), meta=meta, name=f"{block.key}-slab"))
+                shape = (shape[mode], math.prod(shape) // shape[mode])
+            blocks.append(da.from_delayed(block, shape, meta=meta, name=f"{block.key}-slab"))
+        axis = self.slab_mode if mode is None else int(mode != self.slab_mode)
         return da.concatenate(blocks, axis=axis)
 
     def to_coo(self) -> Any:
@@ -221,26 +222,9 @@ class ObservationStore:
         )
 
     def _repr_html_(self) -> str:
-        labels = self.coordinates or {}
-        names = self.dimension_names or tuple(f"mode {mode}" for mode in range(self.order))
-        rows = [
-            (name, f"{length:,}", _ends(labels.get(name)), "cut here" * (mode == self.slab_mode))
-            for mode, (name, length) in enumerate(zip(names, self.shape, strict=True))
-        ]
-        about = self.header.about or {"name": None}
-        return html.panel(
-            "ObservationStore",
-            about["name"] or "",
-            html.table(("dimension", "length", "labels", "partitions"), rows),
-            html.facts(
-                [
-                    ("observed", f"{self.nnz:,} ({self._density():.3g} %)"),
-                    ("values", f"{self.dtype}, mean {self.mean:.6g}"),
-                    ("partitions", f"{len(self.partitions):,}"),
-                    ("path", self.path),
-                ]
-            ),
-        )
+        from slrt_dask.show.html import store_html
+
+        return store_html(self)
 
     def _density(self) -> float:
         density = 100.0 * self.nnz
@@ -260,36 +244,16 @@ class ObservationStore:
 
 
 def _slab(
-    part: Any, shape: tuple[int, ...], slab_mode: int, slices: tuple[int, int], *, ones: bool
+    part: Any, shape: tuple[int, ...], slab_mode: int, first: int, ones: bool, mode: int | None
 ) -> Any:
-    """A partition as the `sparse.COO` of its slices."""
+    """A partition as the `sparse.COO` of its slices from `first` on, or its unfolding."""
     columns, values = part
-    lengths = list(shape)
-    lengths[slab_mode] = slices[1] - slices[0]
     places = np.stack(columns).astype(np.int64)
-    places[slab_mode] -= slices[0]
+    places[slab_mode] -= first
     data = np.ones(len(values), dtype=bool) if ones else values
-    return load("sparse").COO(places, data, shape=tuple(lengths), has_duplicates=False)
-
-
-def _unfolded(
-    part: Any, shape: tuple[int, ...], slab_mode: int, slices: tuple[int, int], *, mode: int
-) -> Any:
-    """The unfolding of a partition's slices along a mode."""
-    slab = _slab(part, shape, slab_mode, slices, ones=False)
+    slab = load("sparse").COO(places, data, shape=shape, has_duplicates=False)
+    if mode is None:
+        return slab
     others = [k for k in range(len(shape)) if k not in (mode, slab_mode)]
-    first = [mode] if mode == slab_mode else [mode, slab_mode]
-    return slab.transpose((*first, *others)).reshape((slab.shape[mode], -1))
-
-
-def _stack(part: Any) -> Any:
-    return load("dask").delayed(np.stack, pure=True)(part[0])
-
-
-def _ends(labels: NDArray[Any] | None) -> str:
-    """The first and the last of a dimension's labels."""
-    if labels is None:
-        return ""
-    # Dates are shown to the second, or to the day.
-    first, last = (re.sub(r"(T00:00:00)?\.0+$", "", str(label)) for label in labels[[0, -1]])
-    return f"{first} … {last}"
+    rows = [mode] if mode == slab_mode else [mode, slab_mode]
+    return slab.transpose((*rows, *others)).reshape((shape[mode], -1))

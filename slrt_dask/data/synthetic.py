@@ -1,7 +1,6 @@
 """Low-rank tensors to try things on, whole or as observations that are never formed whole.
 
 Factors are smooth random curves and the core is Gaussian, so the result looks like a signal.
-This changes when demonstrations or benchmarks need other data.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data.batches import check_shape
-from slrt_dask.data.hashing import scattered
+from slrt_dask.data.holding_out import scattered
+from slrt_dask.data.ingest import check_shape
 from slrt_dask.errors import InvalidInput
 
 # Entries evaluated together: the partial products of these rows with the core stay small.
@@ -31,7 +30,7 @@ def low_rank_tensor(
     """
     lengths = check_shape(shape)
     random = np.random.default_rng(seed)
-    core, factors = _model(lengths, _check_ranks(ranks, lengths), random)
+    core, factors = _model(lengths, ranks, random)
     tensor = core
     for factor in factors:
         # Contracting the first mode and appending the new one leaves the modes in order.
@@ -76,37 +75,33 @@ def low_rank_observations(
             f"count={count} distinct entries of shape {lengths} with {cells} cells; give between "
             "1 and that many, of fewer than 2**62 cells."
         )
-    core, factors = _model(lengths, _check_ranks(ranks, lengths), np.random.default_rng(seed))
+    core, factors = _model(lengths, ranks, np.random.default_rng(seed))
     core /= _deviation(_evaluate(core, factors, _indices(0, min(count, 10_000), lengths, seed)))
-    random = np.random.default_rng([seed, 1])
-    return _observations(core, factors, lengths, count, seed, noise, batch_entries, random)
 
+    def observations() -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        random = np.random.default_rng([seed, 1])
+        for start in range(0, count, batch_entries):
+            indices = _indices(start, min(start + batch_entries, count), lengths, seed)
+            values = _evaluate(core, factors, indices)
+            if noise:
+                values += noise * random.standard_normal(values.shape[0])
+            yield indices, values
 
-def _observations(
-    core: NDArray[np.float64],
-    factors: list[NDArray[np.float64]],
-    shape: tuple[int, ...],
-    count: int,
-    seed: int,
-    noise: float,
-    batch_entries: int,
-    random: np.random.Generator,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    for start in range(0, count, batch_entries):
-        indices = _indices(start, min(start + batch_entries, count), shape, seed)
-        values = _evaluate(core, factors, indices)
-        if noise:
-            values += noise * random.standard_normal(values.shape[0])
-        yield indices, values
+    return observations()
 
 
 def _model(
-    shape: tuple[int, ...], ranks: tuple[int, ...], random: np.random.Generator
+    shape: tuple[int, ...], ranks: Sequence[int], random: np.random.Generator
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    factors = [
-        _smooth_columns(length, rank, random) for length, rank in zip(shape, ranks, strict=True)
-    ]
-    return random.standard_normal(ranks), factors
+    """A Gaussian core and K factors (n_k, r_k)."""
+    pairs = list(zip(shape, ranks, strict=False))
+    if len(ranks) != len(shape) or not all(1 <= rank <= length for length, rank in pairs):
+        raise InvalidInput(
+            f"ranks {tuple(ranks)} do not fit shape {shape}; give one per mode, from 1 to its "
+            "length."
+        )
+    factors = [_smooth_columns(length, rank, random) for length, rank in pairs]
+    return random.standard_normal(tuple(ranks)), factors
 
 
 def _smooth_columns(length: int, rank: int, random: np.random.Generator) -> NDArray[np.float64]:
@@ -142,15 +137,3 @@ def _indices(start: int, stop: int, shape: tuple[int, ...], seed: int) -> NDArra
 
 def _deviation(values: NDArray[np.float64]) -> float:
     return float(values.std()) or 1.0
-
-
-def _check_ranks(ranks: Sequence[int], shape: tuple[int, ...]) -> tuple[int, ...]:
-    wanted = tuple(int(rank) for rank in ranks)
-    fits = len(wanted) == len(shape) and all(
-        1 <= rank <= length for rank, length in zip(wanted, shape, strict=False)
-    )
-    if not fits:
-        raise InvalidInput(
-            f"ranks {wanted} do not fit shape {shape}; give one per mode, from 1 to its length."
-        )
-    return wanted

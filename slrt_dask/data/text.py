@@ -1,7 +1,6 @@
 """Text files of coordinates: FROSTT `.tns` and `.csv`, one observation a line.
 
 Lines are parsed in blocks by numpy, and only when a block fails is the offending line looked for.
-This changes when the text formats do.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.data import location
-from slrt_dask.data.batches import Batch, Source
+from slrt_dask.data.ingest import Source
+from slrt_dask.data.sorting import Batch
 from slrt_dask.errors import InvalidInput
 
 # Text takes some ten times the memory of the numbers in it.
 LINES_TOGETHER = 100_000
-OTHER_DELIMITERS = (";", "\t", "|", " ")
+OTHER_DELIMITERS = {";": "';'", "\t": "a tab", "|": "'|'", " ": "a space"}
 """That a file may have where a comma was expected, the likeliest first."""
 
 
@@ -35,24 +35,28 @@ class TextFormat:
     index_base: int
     may_have_header: bool
 
+    def fields(self, line: str) -> list[str]:
+        fields = line.split("#", 1)[0].strip().split(self.delimiter)
+        return [field.strip().strip('"') if self.delimiter else field for field in fields]
+
 
 def text_source(path: str, form: TextFormat, shape: tuple[int, ...] | None) -> Source:
     """The observations in a text file, which may be compressed (`.gz`)."""
-    first, fields = _first_fields(path, form)
-    names = None
-    skip = 0
-    if form.may_have_header and not any(_is_number(field) for field in fields):
-        skip = first
-        names = tuple(field.strip().strip('"') for field in fields[:-1])
-        if len(set(names)) < len(names):
-            names = None
+    with _opened(path) as file:
+        numbered = enumerate(iter(lambda: _next_lines(file, path, 1), []), start=1)
+        number, line = next(((n, found) for n, (found,) in numbered if _is_data(found)), (0, ""))
+    if not number:
+        raise InvalidInput(f"there are no observations in {path}: it has only comments or nothing.")
+    fields = form.fields(line)
+    is_header = form.may_have_header and not any(_is_number(field) for field in fields)
     if len(fields) < 2:
         raise InvalidInput(
-            f"line {first} of {path} has one column, {fields[0]!r}; give at least one index and a "
+            f"line {number} of {path} has one column, {fields[0]!r}; give at least one index and a "
             "value, or another `delimiter`."
         )
+    names = tuple(fields[:-1]) if is_header and len({*fields[:-1]}) == len(fields) - 1 else None
     return Source(
-        batches=lambda limit: _batches(path, form, skip, len(fields), limit),
+        batches=lambda limit: _batches(path, form, number * is_header, len(fields), limit),
         dtype=np.dtype(np.float64),
         shape=shape,
         row_word="line",
@@ -65,24 +69,22 @@ def _batches(path: str, form: TextFormat, skip: int, columns: int, limit: int) -
     with _opened(path) as file:
         number = 1
         while lines := _next_lines(file, path, min(limit, LINES_TOGETHER)):
-            kept = [
-                (row, line)
+            kept = {
+                row: line
                 for row, line in enumerate(lines, start=number)
-                if row > skip and not _is_comment(line)
-            ]
+                if row > skip and _is_data(line)
+            }
             number += len(lines)
             if kept:
                 table = _parsed(path, form, kept, columns)
-                rows = np.array([row for row, _ in kept], dtype=np.int64)
+                rows = np.array(list(kept), dtype=np.int64)
                 yield Batch(table[:, :-1].T - form.index_base, table[:, -1], rows)
 
 
-def _parsed(
-    path: str, form: TextFormat, kept: list[tuple[int, str]], columns: int
-) -> NDArray[np.float64]:
+def _parsed(path: str, form: TextFormat, kept: dict[int, str], columns: int) -> NDArray[np.float64]:
     try:
         table = np.loadtxt(
-            [line for _, line in kept],
+            list(kept.values()),
             delimiter=form.delimiter,
             comments="#",
             ndmin=2,
@@ -95,40 +97,27 @@ def _parsed(
     return table
 
 
-def _bad_line(
-    path: str, form: TextFormat, kept: list[tuple[int, str]], columns: int
-) -> InvalidInput:
-    for row, line in kept:
-        fields = _fields(line, form)
+def _bad_line(path: str, form: TextFormat, kept: dict[int, str], columns: int) -> InvalidInput:
+    for row, line in kept.items():
+        fields = form.fields(line)
         if len(fields) != columns or not all(_is_number(field) for field in fields):
             indices = "an index" if columns == 2 else f"{columns - 1} indices"
             return InvalidInput(
                 f"line {row} of {path} is {line.strip()!r}; {indices} and a value were expected, "
                 f"all of them numbers. {_remedy(line, fields, form)}"
             )
-    return InvalidInput(f"lines {kept[0][0]} to {kept[-1][0]} of {path} cannot be read as numbers.")
+    rows = list(kept)
+    return InvalidInput(f"lines {rows[0]} to {rows[-1]} of {path} cannot be read as numbers.")
 
 
 def _remedy(line: str, fields: list[str], form: TextFormat) -> str:
     """What to do about a line that cannot be read."""
-    other = next((mark for mark in OTHER_DELIMITERS if mark in line.strip()), None)
+    other = next((word for mark, word in OTHER_DELIMITERS.items() if mark in line.strip()), None)
     if form.delimiter == "," and other is not None:
-        word = {"\t": "a tab", " ": "a space"}.get(other, repr(other))
-        return f"If it is {word} that separates its columns, give that as `delimiter`."
+        return f"If it is {other} that separates its columns, give that as `delimiter`."
     if form.delimiter != "," and any(_is_number(field.replace(",", ".", 1)) for field in fields):
         return "Write decimal points where it has commas."
     return "Correct or remove the line."
-
-
-def _first_fields(path: str, form: TextFormat) -> tuple[int, list[str]]:
-    """The number and the fields of the first line that is not a comment."""
-    with _opened(path) as file:
-        number = 0
-        while lines := _next_lines(file, path, 1):
-            number += 1
-            if not _is_comment(lines[0]):
-                return number, _fields(lines[0], form)
-    raise InvalidInput(f"there are no observations in {path}: it has only comments or nothing.")
 
 
 def _next_lines(file: IO[str], path: str, count: int) -> list[str]:
@@ -146,14 +135,9 @@ def _opened(path: str) -> Iterator[IO[str]]:
             yield text
 
 
-def _fields(line: str, form: TextFormat) -> list[str]:
-    fields = line.split("#", 1)[0].strip().split(form.delimiter)
-    return [field.strip().strip('"') if form.delimiter else field for field in fields]
-
-
-def _is_comment(line: str) -> bool:
+def _is_data(line: str) -> bool:
     text = line.lstrip()
-    return not text or text.startswith("#")
+    return bool(text) and not text.startswith("#")
 
 
 def _is_number(field: str) -> bool:

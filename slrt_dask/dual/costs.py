@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from slrt_dask.data.header import StoreHeader
+from slrt_dask.data.layout import StoreHeader
 from slrt_dask.dual.numbering import numbers_every_fibre
 from slrt_dask.engine.cluster import FAN_IN
 from slrt_dask.engine.plan import RUNTIME_BYTES, Plan, WorkerBytes, planned

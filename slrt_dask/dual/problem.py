@@ -58,7 +58,7 @@ class InnerSummary:
     """How the inner solve behind an evaluation ended; relative to the observations.
 
     violation : by how much constraints were missed when multipliers were last looked at
-    noise_scale : what the solve showed of how much a residual costs; see `optim.accuracy`
+    noise_scale : what the solve showed of how much a residual costs; see `optim.problem`
     """
 
     iterations: int

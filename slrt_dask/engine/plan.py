@@ -159,12 +159,12 @@ class Plan:
             worker.check(number, self.slab_mode)
 
     def __str__(self) -> str:
-        from slrt_dask.plan_text import plan_text
+        from slrt_dask.show.text import plan_text
 
         return plan_text(self)
 
     def _repr_html_(self) -> str:
-        from slrt_dask.plan_text import plan_html
+        from slrt_dask.show.html import plan_html
 
         return plan_html(self)
 

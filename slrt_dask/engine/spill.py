@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data.disk import FULL
+from slrt_dask.data.location import FULL
 from slrt_dask.engine.block import VALUES, Block, Buffers, MemoryArrays
 from slrt_dask.errors import ScratchFull, StateLost
 

@@ -3,7 +3,7 @@
 The cost sees only Θ_k = U_k U_kᵀ with trace Θ_k = 1, so a point is a tuple of factors U_k with
 ‖U_k‖_F = 1, and U_k and U_k Q are the same point for every orthogonal Q. Tangent vectors are kept
 horizontal: orthogonal to U_k and to every direction U_k Ω with Ω skew. The names are those of
-pymanopt, so that its optimisers can run on this object. This file changes when the geometry does.
+pymanopt, so that its optimisers can run on this object.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ from slrt_dask.data.holding_out import KindLike
 from slrt_dask.data.location import normal_path
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidInput
-from slrt_dask.live import told_where_seen
 from slrt_dask.losses import Huber
 from slrt_dask.request import Request
 from slrt_dask.runs import SEARCHING, SETTINGS, refuse_used_directory
 from slrt_dask.searching import kept
+from slrt_dask.show.progress import watched
 from slrt_dask.tuning.journal import ALONE
 from slrt_dask.tuning.tuning import Tuning, tuned
 
@@ -78,7 +78,7 @@ def tune(
         seed=seed,
     )
     with (
-        told_where_seen(observers) as seen,
+        watched(observers) as seen,
         contextlib.nullcontext() if client is None else Connection(client) as connection,
     ):
         told = tuple(observer.on_trial for observer in seen if hasattr(observer, "on_trial"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from slrt_dask.data import location
 from slrt_dask.data.holding_out import AUTO, SINGLY, Kind, KindLike
 from slrt_dask.data.location import is_url, scratch_parent
-from slrt_dask.data.pattern import observe, shape_of_gaps
+from slrt_dask.data.split import observe, shape_of_gaps
 from slrt_dask.data.store import ObservationStore, open_store
 from slrt_dask.errors import InvalidInput, SlrtError
 from slrt_dask.request import Request

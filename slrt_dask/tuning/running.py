@@ -22,9 +22,9 @@ from slrt_dask.config import FitSettings
 from slrt_dask.engine.plan import Plan
 from slrt_dask.engine.watch import cluster_places
 from slrt_dask.errors import MemoryBudgetExceeded
-from slrt_dask.monitor import describe_trial
 from slrt_dask.recovery import persist
 from slrt_dask.request import Request
+from slrt_dask.show.text import describe_trial
 from slrt_dask.tuning.candidate import Candidate, Freedom
 from slrt_dask.tuning.dividing import Divided
 from slrt_dask.tuning.journal import Journal

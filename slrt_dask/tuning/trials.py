@@ -25,9 +25,9 @@ from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.problem import Evaluation
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.errors import MemoryBudgetExceeded
-from slrt_dask.optim.lbfgs import LimitedMemory
 from slrt_dask.optim.loop import minimise
 from slrt_dask.optim.manifold import Point, ranks_of
+from slrt_dask.optim.methods import LimitedMemory
 from slrt_dask.optim.stopping import StopReason, StopRules
 from slrt_dask.pipeline import JUDGED_AT, Fit
 from slrt_dask.posing import AnyProblem, problem_of

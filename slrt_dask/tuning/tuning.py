@@ -91,7 +91,7 @@ class Tuning:
         return f"root mean Huber loss (from {self.settings.huber:.4g})"
 
     def _repr_html_(self) -> str:
-        from slrt_dask.notebook import tuning_html
+        from slrt_dask.show.html import tuning_html
 
         return tuning_html(self)
 

@@ -188,9 +188,9 @@ def words_of_an_interrupt(said):
 def test_an_interrupted_search_says_how_to_go_on_and_does(
     run_command, store, tmp_path, monkeypatch
 ):
-    from slrt_dask.monitor import ProgressObserver
+    from slrt_dask.show.progress import LiveProgress
 
-    told, trial = [], ProgressObserver.on_trial
+    told, trial = [], LiveProgress.on_trial
 
     def interrupting(self, tried):
         trial(self, tried)
@@ -198,7 +198,7 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(
         if len(told) == 2:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(ProgressObserver, "on_trial", interrupting)
+    monkeypatch.setattr(LiveProgress, "on_trial", interrupting)
     run = tmp_path / "run"
     asked = ("--ranks", "4,4,3", "--lambdas", "1,1,1", "--threads", "1")
     said = run_command("fit", store.path, *asked, "--run", run)

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from slrt_dask.data import ObservationStore, open_store
-from slrt_dask.data.batches import Source
-from slrt_dask.data.coo import coo_source
-from slrt_dask.data.ingest import IngestOptions, ingest
+from slrt_dask.data.arrays import coo_source
+from slrt_dask.data.ingest import IngestOptions, Source, ingest
 
 SHAPES = [(23, 17), (7, 19, 5), (4, 5, 11, 3), (3, 4, 2, 7, 5)]
 

@@ -21,7 +21,7 @@ import dask
 import dask.array as da
 import numpy as np
 from slrt_dask.data.arrays import array_source
-from slrt_dask.data.files import TextFormat, text_source
+from slrt_dask.data.text import TextFormat, text_source
 from slrt_dask.data.ingest import IngestOptions, ingest
 
 dask.config.set(scheduler="synchronous")

@@ -12,67 +12,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slrt_dask.data.arrays import box_shape
-from slrt_dask.data.batches import Batch, rebatch
-from slrt_dask.data.coo import coo_source
-from slrt_dask.data.slabs import SliceHistogram, cut_slices, lexicographic_order
+from slrt_dask.data.arrays import box_shape, coo_source
+from slrt_dask.data.sorting import Batch, SliceHistogram, cut_slices, lexicographic_order, rebatch
 from tests.data.helpers import columns_of, coo_store, ingested, tensor_with_holes
 
 counts_of_slices = st.lists(st.integers(0, 60), min_size=1, max_size=80).filter(any)
 
 
-@given(counts=counts_of_slices, most=st.integers(1, 200))
-def test_slabs_tile_the_slices_and_hold_every_entry(counts, most):
-    slabs = cut_slices(np.array(counts), most)
-    assert slabs[0].first == 0
-    assert slabs[-1].stop == len(counts)
-    assert all(a.stop == b.first for a, b in pairwise(slabs))
+@given(counts=counts_of_slices, most=st.integers(1, 200), bins=st.integers(1, 100))
+def test_slabs_tile_the_slices_in_as_few_as_the_limit_allows(counts, most, bins):
+    histogram = SliceHistogram(len(counts), most_bins=bins)
+    positions = np.repeat(np.arange(len(counts)), counts)
+    histogram.add(positions[::2])
+    histogram.add(positions[1::2])
+    slabs = histogram.slabs(most)
+    edges = [0, *(slab.stop for slab in slabs)]
+    assert [slab.first for slab in slabs] == edges[:-1]
+    assert edges[-1] == len(counts)
     assert all(slab.count == sum(counts[slab.first : slab.stop]) > 0 for slab in slabs)
-
-
-@given(counts=counts_of_slices, most=st.integers(1, 200))
-def test_only_a_single_slice_may_exceed_the_limit(counts, most):
-    for slab in cut_slices(np.array(counts), most):
-        filled = [count for count in counts[slab.first : slab.stop] if count]
-        assert slab.count <= most or len(filled) == 1
-
-
-@given(counts=counts_of_slices, most=st.integers(1, 200))
-def test_neighbouring_slabs_could_not_be_one(counts, most):
-    slabs = cut_slices(np.array(counts), most)
-    least = math.ceil(sum(counts) / most)
-    assert len(slabs) >= least or any(slab.count > most for slab in slabs)
-    # Filling slabs one after another up to the limit never takes fewer.
+    width = math.ceil(len(counts) / bins)
+    together = [sum(counts[i : i + width]) for i in range(0, len(counts), width)]
+    # Filling slabs one after another up to the limit never takes fewer; only a single bin of
+    # slices may exceed it.
     filled, room = 0, 0
-    for count in (count for count in counts if count):
+    for count in (count for count in together if count):
         if count > room:
             filled, room = filled + 1, most
         room -= min(count, room)
     assert len(slabs) == filled
+    assert all(slab.count <= most or slab.count in together for slab in slabs)
 
 
 def test_five_million_at_two_million_are_three_even_partitions():
     slabs = cut_slices(np.full(1000, 5000), 2_000_000)
     assert len(slabs) == 3
     assert max(slab.count for slab in slabs) - min(slab.count for slab in slabs) <= 2 * 5000
-
-
-@given(
-    positions=st.lists(st.integers(0, 999), min_size=1, max_size=300),
-    bins=st.integers(1, 50),
-    most=st.integers(1, 100),
-)
-def test_a_coarse_histogram_still_tiles_the_mode(positions, bins, most):
-    histogram = SliceHistogram(1000, most_bins=bins)
-    histogram.add(np.array(positions[::2], dtype=np.int64))
-    histogram.add(np.array(positions[1::2], dtype=np.int64))
-    slabs = histogram.slabs(most)
-    assert slabs[0].first == 0
-    assert slabs[-1].stop == 1000
-    assert all(
-        slab.count == sum(slab.first <= position < slab.stop for position in positions)
-        for slab in slabs
-    )
 
 
 @given(data=st.data(), shape=st.lists(st.integers(1, 6), min_size=2, max_size=5))
@@ -159,14 +133,19 @@ def test_any_number_of_partitions_holds_the_same_sorted_set(tmp_path, wanted):
         assert positions.max() < part.stop_slice
 
 
-@pytest.mark.parametrize("slab_mode", [0, 1, 2])
-def test_slab_mode_can_be_chosen(tmp_path, slab_mode):
+@pytest.mark.parametrize("slab_mode", [None, 0, 1, 2])
+def test_slab_mode_can_be_chosen_and_is_the_longest_otherwise(tmp_path, slab_mode):
     tensor = tensor_with_holes((6, 9, 8))
     store = coo_store(tmp_path / "store", tensor, slab_mode=slab_mode, partition_entries=60)
-    assert store.slab_mode == slab_mode
-    assert store.partitions[-1].stop_slice == tensor.shape[slab_mode]
+    assert store.slab_mode == (1 if slab_mode is None else slab_mode)
+    assert store.partitions[-1].stop_slice == tensor.shape[store.slab_mode]
     np.testing.assert_array_equal(store.to_array(), tensor)
 
 
-def test_slab_mode_is_the_longest_when_left_out(tmp_path):
-    assert coo_store(tmp_path / "store", tensor_with_holes((6, 9, 8))).slab_mode == 1
+def test_a_shape_with_more_cells_than_int64_is_ordered_all_the_same(tmp_path):
+    shape, random = (2**22, 2**21, 2**21), np.random.default_rng(0)
+    indices = np.array([random.integers(0, n, 200) for n in shape])
+    indices[0, :100] = 7
+    source = coo_source(indices, np.arange(200.0), shape)
+    columns, _ = columns_of(ingested(tmp_path / "store", source, partition_entries=60))
+    assert [tuple(c) for c in columns.T] == sorted(tuple(c) for c in indices.T)

@@ -1,8 +1,13 @@
-"""An opened store: cheap, picklable, lazy where it should be; and the layout other rooms write."""
+"""An opened store is cheap, picklable and lazy; one that is unfinished or altered is refused."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import dask
@@ -11,7 +16,6 @@ import pytest
 import zarr
 
 from slrt_dask.data import (
-    ObservationStore,
     PartitionInfo,
     StoreHeader,
     create_store,
@@ -22,7 +26,13 @@ from slrt_dask.data import (
     read_partition,
     write_partition,
 )
-from slrt_dask.errors import InvalidInput, StoreCorrupt, StoreExists, UnsupportedFormat
+from slrt_dask.errors import (
+    InvalidInput,
+    StoreCorrupt,
+    StoreExists,
+    StoreNotFound,
+    UnsupportedFormat,
+)
 from tests.data.helpers import columns_of, coo_store, tensor_with_holes
 
 HEADER = StoreHeader(
@@ -41,56 +51,48 @@ PARTS = (
 
 @pytest.fixture
 def store(tmp_path):
-    return coo_store(tmp_path / "store", tensor_with_holes((9, 8, 7)), partition_entries=70)
+    made = coo_store(
+        tmp_path / "store", tensor_with_holes((9, 8, 7)), slab_mode=0, partition_entries=70
+    )
+    assert len(made.partitions) >= 3
+    return made
+
+
+def refused(error, named, read):
+    with pytest.raises(error, match=named):
+        read()
 
 
 def test_a_pickled_store_reads_the_same(store):
     again = pickle.loads(pickle.dumps(store))
-    assert isinstance(again, ObservationStore)
     assert again == store
-    np.testing.assert_array_equal(again.to_array(), store.to_array())
+    assert hash(again) == hash(store)
+    np.testing.assert_array_equal(again.to_array(-1.0), np.nan_to_num(store.to_array(), nan=-1.0))
 
 
-def test_lazy_columns_are_chunked_by_partition(store):
-    indices, values = store.indices(), store.values()
-    counts = tuple(part.count for part in store.partitions)
-    assert indices.shape == (3, store.nnz)
-    assert indices.chunks == ((3,), counts)
-    assert values.chunks == (counts,)
-    assert (indices.dtype, values.dtype) == (np.int32, np.float64)
-    with dask.config.set(scheduler="synchronous"):
-        found, numbers = dask.compute(indices, values)
-    expected, expected_numbers = columns_of(store)
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(numbers, expected_numbers)
-
-
-def test_indices_and_values_computed_together_read_each_partition_once(store, monkeypatch):
+def test_lazy_columns_are_chunked_by_partition_and_read_together_once(store, monkeypatch):
     reads = []
 
     def counted(path, header, index):
         reads.append(index)
         return read_partition(path, header, index)
 
+    indices, values = store.indices(), store.values()
+    counts = tuple(part.count for part in store.partitions)
+    assert (indices.chunks, values.chunks) == (((3,), counts), (counts,))
+    assert (indices.dtype, values.dtype) == (np.int32, np.float64)
     monkeypatch.setattr("slrt_dask.data.store.read_partition", counted)
-    dask.compute(store.indices(), store.values(), scheduler="synchronous")
+    found = dask.compute(*(column.copy() for column in (store.indices(), store.values())))
     assert sorted(reads) == list(range(len(store.partitions)))
+    for one, other in zip(found, columns_of(store), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
-def test_a_store_says_what_it_is_in_one_line(store):
-    text = repr(store)
+def test_a_store_shows_what_it_is(store):
+    text, shown = repr(store), store._repr_html_()
     assert "\n" not in text
     assert "9 × 8 × 7" in text
-    assert f"{store.nnz} observed" in text
-    shown = store._repr_html_()
-    for length in store.shape:
-        assert f">{length}</td>" in shown
-    assert f"{store.nnz} (" in shown
-
-
-def test_to_array_fills_as_asked(store):
-    dense = store.to_array(fill=-1.0)
-    np.testing.assert_array_equal(dense, np.nan_to_num(store.to_array(), nan=-1.0))
+    assert all(f"{store.nnz}" in one for one in (text, shown))
 
 
 def test_columns_are_int32_compressed_and_values_are_raw(tmp_path, store):
@@ -103,86 +105,177 @@ def test_columns_are_int32_compressed_and_values_are_raw(tmp_path, store):
     np.testing.assert_array_equal(np.frombuffer(raw), store.read_partition(0)[1])
 
 
-def test_a_partition_that_is_not_there_is_named(store):
-    with pytest.raises(InvalidInput, match=r"partition 99 was asked for.*0 to"):
-        store.read_partition(99)
-    with pytest.raises(InvalidInput, match="partition -1"):
-        store.read_partition(-1)
+def test_the_digest_of_a_store_is_pinned_so_that_old_stores_open(tmp_path):
+    store = from_coo(tmp_path / "store", [[0, 1, 1], [2, 0, 1]], [1.0, -2.0, 0.5], (2, 3))
+    assert store.digest.startswith("3748d2c64e54ef07979ef8e6917cf815")
 
 
-def write_parts(path, order=(0, 1)):
-    checksums = {i: write_partition(path, HEADER.partitions[i].name, *PARTS[i]) for i in order}
-    return HEADER.with_checksums((checksums[0], checksums[1]))
+@pytest.mark.parametrize("number", [99, -1])
+def test_a_partition_that_is_not_there_is_named(store, number):
+    refused(InvalidInput, str(number), lambda: store.read_partition(number))
+
+
+# ---- the format -----------------------------------------------------------------------------
+
+
+def written(path, header=HEADER, order=(0, 1), shift=0.0):
+    create_store(path, header)
+    found = {i: write_partition(path, f"p0000{i}", PARTS[i][0], PARTS[i][1] + shift) for i in order}
+    return finish_store(path, header.with_checksums((found[0], found[1])))
 
 
 def test_a_dual_vector_is_written_and_read_in_the_same_layout(tmp_path):
-    path = tmp_path / "dual"
-    create_store(path, HEADER)
-    with pytest.raises(StoreCorrupt, match="not marked complete"):
-        read_header(path)
-    sealed = finish_store(path, write_parts(path))
-    assert read_header(path) == sealed
+    sealed = written(tmp_path / "dual")
+    assert read_header(tmp_path / "dual") == sealed
     for number, (indices, values) in enumerate(PARTS):
-        found, numbers = read_partition(path, sealed, number)
+        found, numbers = read_partition(tmp_path / "dual", sealed, number)
         np.testing.assert_array_equal(np.stack(found), np.stack(indices))
         np.testing.assert_array_equal(numbers, values)
-    with pytest.raises(UnsupportedFormat, match="kind 'dual'"):
-        open_store(path)
+    refused(UnsupportedFormat, "'dual'", lambda: open_store(tmp_path / "dual"))
+    refused(StoreExists, "dual", lambda: create_store(tmp_path / "dual", HEADER))
 
 
 def test_the_digest_names_the_content_not_the_place_or_the_order_of_writing(tmp_path):
-    digests = []
-    for name, order in (("a", (0, 1)), ("b", (1, 0))):
-        create_store(tmp_path / name, HEADER)
-        digests.append(finish_store(tmp_path / name, write_parts(tmp_path / name, order)).digest)
-    assert digests[0] == digests[1]
-    create_store(tmp_path / "c", HEADER)
-    header = write_parts(tmp_path / "c")
-    other = write_partition(tmp_path / "c", "p00001", PARTS[1][0], PARTS[1][1] + 1)
-    changed = header.with_checksums((header.partitions[0].checksum, other))
-    assert finish_store(tmp_path / "c", changed).digest != digests[0]
+    first = written(tmp_path / "a").digest
+    assert written(tmp_path / "b", order=(1, 0)).digest == first
+    assert written(tmp_path / "c", shift=1.0).digest != first
 
 
-def test_a_partition_of_the_wrong_length_is_not_written(tmp_path):
+def test_an_unfinished_store_and_a_partition_of_the_wrong_length_are_refused(tmp_path):
+    path = tmp_path / "dual"
+    create_store(path, HEADER)
+    refused(StoreCorrupt, "dual", lambda: read_header(path))
+    refused(InvalidInput, "p00001", lambda: write_partition(path, "p00001", *PARTS[0]))
+
+
+@pytest.mark.parametrize("change", [{"nnz": 6}, {"slab_mode": 2}, {"kind": "x"}, {"dtype": "int8"}])
+def test_a_header_that_contradicts_itself_is_refused(tmp_path, change):
     create_store(tmp_path / "dual", HEADER)
-    with pytest.raises(InvalidInput, match=r"p00001.*created for 2 entries"):
-        write_partition(tmp_path / "dual", "p00001", *PARTS[0])
+    finish_store(tmp_path / "dual", replace(HEADER, **change))
+    refused(StoreCorrupt, str(*change.values()), lambda: read_header(tmp_path / "dual"))
 
 
-def test_creating_over_something_is_refused(tmp_path):
-    create_store(tmp_path / "dual", HEADER)
-    with pytest.raises(StoreExists):
-        create_store(tmp_path / "dual", HEADER)
+# ---- what is torn or altered ----------------------------------------------------------------
 
 
-def test_a_header_that_contradicts_itself_is_refused(tmp_path):
-    create_store(tmp_path / "dual", HEADER)
-    finish_store(tmp_path / "dual", replace(write_parts(tmp_path / "dual"), nnz=6))
-    with pytest.raises(StoreCorrupt, match="nnz 6 against 5"):
-        read_header(tmp_path / "dual")
+def flipped(place):
+    def damage(chunk):
+        content = bytearray(chunk.read_bytes())
+        content[place] ^= 0x10
+        chunk.write_bytes(content)
+
+    return damage
 
 
-def test_a_store_may_live_at_a_url(tmp_path):
-    tensor = tensor_with_holes((5, 6, 7))
-    for url in ("memory://somewhere/deep/store", f"file://{tmp_path}/local"):
-        store = coo_store(url, tensor, partition_entries=40)
-        np.testing.assert_array_equal(open_store(url).to_array(), tensor)
-        with pytest.raises(StoreExists):
-            coo_store(url, tensor)
-        train, test = store.split(0.3)
-        assert train.nnz + test.nnz == store.nnz
+DAMAGES = {
+    "lost": lambda chunk: chunk.unlink(),
+    "shortened": lambda chunk: chunk.write_bytes(chunk.read_bytes()[:-5]),
+    "first byte": flipped(0),
+    "sixth byte": flipped(5),
+    "last byte": flipped(-1),
+}
 
 
-def test_a_failure_at_a_url_leaves_nothing_there():
-    def interrupt(stage, done, total):
-        if stage == "write":
-            raise KeyboardInterrupt
+@pytest.mark.parametrize("column", ["indices_0", "indices_2", "values"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_chunk_is_found_when_its_partition_is_read(tmp_path, store, column, damage):
+    DAMAGES[damage](tmp_path / "store/p00001" / column / "c/0")
+    opened = open_store(tmp_path / "store")
+    opened.read_partition(0)
+    lazy = opened.values()
+    for read in (
+        lambda: opened.read_partition(1),
+        opened.verify,
+        lambda: lazy.compute(scheduler="synchronous"),
+    ):
+        refused(StoreCorrupt, "p00001", read)
 
-    with pytest.raises(KeyboardInterrupt):
-        coo_store("memory://broken", tensor_with_holes((5, 6)), progress=interrupt)
-    coo_store("memory://broken", tensor_with_holes((5, 6)))
+
+def test_a_lost_chunk_of_zeros_is_found_too(tmp_path):
+    store = from_coo(tmp_path / "store", [[0, 0, 0], [0, 0, 0], [0, 1, 2]], np.zeros(3), (1, 1, 3))
+    (tmp_path / "store/p00000/values/c/0").unlink()
+    refused(StoreCorrupt, "p00000", store.verify)
 
 
-def test_missing_parent_directories_are_made(tmp_path):
-    store = from_coo(tmp_path / "a/b/store", [[0, 1], [1, 0]], [1.0, 2.0])
-    assert store.nnz == 2
+@pytest.mark.parametrize("lost", ["p00001", "p00001/indices_2", "p00001/values/zarr.json"])
+def test_what_is_lost_is_named(tmp_path, store, lost):
+    path = tmp_path / "store" / lost
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    named = lost.removesuffix("/zarr.json")
+    refused(StoreCorrupt, named, lambda: open_store(tmp_path / "store"))
+    refused(StoreCorrupt, "p00001", store.verify)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "named"),
+    [
+        ("p00001/values/zarr.json", lambda _: "{", "store"),
+        (
+            "p00001/values/zarr.json",
+            lambda text: text.replace("float64", "float32"),
+            "p00001/values",
+        ),
+        ("p00001/values/zarr.json", lambda text: text.replace('"shape"', '"shap"'), "store"),
+        ("zarr.json", lambda text: text[:-100], "store"),
+        ("zarr.json", lambda text: text.replace('"complete": true', '"complete": false'), "store"),
+        ("zarr.json", lambda text: text.replace('"slrt"', '"other"'), "'slrt'"),
+    ],
+)
+def test_altered_metadata_is_refused(tmp_path, store, file, change, named):
+    path = tmp_path / "store" / file
+    text = path.read_text()
+    assert change(text) != text
+    path.write_text(change(text))
+    refused(StoreCorrupt, named, lambda: open_store(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        ("nnz", 5, StoreCorrupt),
+        ("mean", 0.0, StoreCorrupt),
+        ("shape", [9, 8, 70], StoreCorrupt),
+        ("partitions", [], StoreCorrupt),
+        ("format_version", 2, UnsupportedFormat),
+    ],
+)
+def test_an_edited_header_is_refused(tmp_path, store, key, value, error):
+    file = tmp_path / "store/zarr.json"
+    metadata = json.loads(file.read_text())
+    metadata["attributes"]["slrt"][key] = value
+    file.write_text(json.dumps(metadata))
+    refused(error, "store", lambda: open_store(tmp_path / "store"))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_what_is_no_store_is_refused(zarr_format, tmp_path):
+    zarr.create_array(tmp_path / "cube.zarr", data=np.ones(3), zarr_format=zarr_format)
+    refused(StoreNotFound, "ingest .*cube", lambda: open_store(tmp_path / "cube.zarr"))
+    refused(StoreNotFound, "absent", lambda: open_store(tmp_path / "absent"))
+    (tmp_path / "empty").mkdir()
+    refused(StoreNotFound, "empty", lambda: open_store(tmp_path / "empty"))
+
+
+KILLED = """
+import sys, time
+import numpy as np
+from slrt_dask.data import from_coo
+
+def hang(stage, done, total):
+    if (stage, done) == ("{stage}", 2):
+        print("now", flush=True)
+        time.sleep(60)
+
+indices = np.array(np.unravel_index(np.arange(1000), (10, 10, 10)))
+from_coo(sys.argv[1], indices, np.ones(1000), (10, 10, 10), partition_entries=300, progress=hang)
+"""
+
+
+@pytest.mark.parametrize(("stage", "error"), [("write", StoreCorrupt), ("arrange", StoreNotFound)])
+def test_a_killed_ingest_leaves_nothing_that_opens(tmp_path, stage, error):
+    command = [sys.executable, "-c", KILLED.format(stage=stage), str(tmp_path / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"now\n"
+        process.send_signal(signal.SIGKILL)
+    refused(error, "store", lambda: open_store(tmp_path / "store"))
+    assert {path.name for path in tmp_path.iterdir()} <= {"store"}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slrt_dask.data import from_batches, low_rank_observations, low_rank_tensor, sample_entries
-from slrt_dask.data.hashing import scattered
+from slrt_dask.data.holding_out import scattered
 from slrt_dask.errors import InvalidInput
 
 

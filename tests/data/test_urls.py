@@ -7,16 +7,20 @@ the order of writes alone; every prefix of them is tried.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import warnings
 from contextlib import contextmanager
 
 import dask
+import fsspec
 import numpy as np
+import pyarrow
 import pytest
+import s3fs
 import zarr
 from click.testing import CliRunner
+from moto.server import ThreadedMotoServer
+from pyarrow import parquet
 from zarr.storage import FsspecStore
 
 import slrt_dask as slrt
@@ -32,7 +36,6 @@ from slrt_dask.errors import (
 )
 from tests.data.helpers import coo_store, entries, tensor_with_holes
 
-fsspec = pytest.importorskip("fsspec")
 SHAPE, RANKS = (9, 8, 7), (2, 2, 2)
 FIT = {"C": 1.0, "max_iterations": 1, "gap_tolerance": 0.0, "gradient_tolerance": 0.0}
 PLACES = np.indices(SHAPE).reshape(3, -1)
@@ -48,8 +51,7 @@ AT_ONCE = {"max_concurrency": 1}
 @pytest.fixture(scope="module")
 def bucket():
     """The address of a bucket in an object store that lives as long as these tests."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    s3fs = pytest.importorskip("s3fs")
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
@@ -90,14 +92,11 @@ def memory():
     filesystem.pseudo_dirs[:] = [""]
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["memory", "bucket"])
 def root(request, tmp_path):
     """An address below which nothing is yet."""
-    root = f"file://{tmp_path}"
-    if request.param == "s3":
-        root = f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
     with here():
-        yield root
+        yield f"{request.getfixturevalue(request.param)}/{tmp_path.name}"
 
 
 @pytest.fixture
@@ -164,36 +163,34 @@ def test_everything_that_is_done_to_a_path_is_done_to_a_url(root, tensor, local)
     np.testing.assert_array_equal(whole, expected.to_dask((5, 8, 7)))
 
 
-def test_nothing_at_a_url_is_written_over(root, tensor, local):
+def test_nothing_at_a_url_is_written_over_and_an_error_leaves_nothing(root, tensor, local):
+    def interrupt(stage, done, total):
+        if (stage, done) == ("write", 1):
+            raise KeyboardInterrupt
+
     *_, done = local
-    writers = {
+    with pytest.raises(KeyboardInterrupt):
+        coo_store(f"{root}/store", tensor, partition_entries=180, progress=interrupt)
+    filesystem, inner = fsspec.url_to_fs(root)
+    assert not filesystem.exists(f"{inner}/store")
+    for name, write in {
         "store": lambda path: coo_store(path, tensor),
         "saved": done.save,
         "dense": done.to_zarr,
-    }
-    for name, write in writers.items():
+    }.items():
         write(f"{root}/{name}")
-        with pytest.raises(StoreExists, match=f"{name} already exists; .*remove it"):
+        with pytest.raises(StoreExists, match=f"{root}/{name}"):
             write(f"{root}/{name}")
     coo_store(f"{root}/store-test", tensor)
-    with pytest.raises(StoreExists, match="store-test already exists"):
-        open_store(f"{root}/store").split(0.2)
-    coo_store(f"{root}/store-train", tensor)
-    with pytest.raises(StoreExists, match=r"store-train and .*store-test already exist; .*them"):
+    with pytest.raises(StoreExists, match=f"{root}/store-test"):
         open_store(f"{root}/store").split(0.2)
     assert open_store(f"{root}/store").nnz == np.count_nonzero(~np.isnan(tensor))
 
 
-def test_an_error_leaves_nothing_at_a_url(root, tensor):
-    def interrupt(stage, done, total):
-        if (stage, done) == ("write", 2):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        coo_store(f"{root}/store", tensor, partition_entries=120, progress=interrupt)
-    filesystem, inner = fsspec.url_to_fs(root)
-    assert not filesystem.exists(f"{inner}/store")
-    coo_store(f"{root}/store", tensor)
+def test_the_address_of_a_file_is_its_path(tensor, tmp_path):
+    store = coo_store(f"file://{tmp_path}/store/", tensor)
+    assert store.path == str(tmp_path / "store")
+    np.testing.assert_array_equal(open_store(f"file://{tmp_path}/store").to_array(), tensor)
 
 
 def test_workers_read_from_and_write_to_urls(shared, tensor, local, tmp_path):
@@ -217,28 +214,23 @@ def test_workers_read_from_and_write_to_urls(shared, tensor, local, tmp_path):
 
 
 def test_the_command_line_takes_urls(memory, tensor, tmp_path):
-    address = f"{memory}/{tmp_path.name}"
-    write_table(tmp_path / "cube.csv", tensor)
-    write_table(tmp_path / "wanted.csv", tensor)
-    run = str(tmp_path / "run")
+    address, run = f"{memory}/{tmp_path.name}", str(tmp_path / "run")
+    table, found = str(tmp_path / "cube.csv"), str(tmp_path / "found.npy")
+    write_table(table, tensor)
     for command in (
-        ["ingest", str(tmp_path / "cube.csv"), f"{address}/cube"],
+        ["ingest", table, f"{address}/cube"],
         ["split", f"{address}/cube", "--test", "0.2"],
         ["plan", f"{address}/cube-train", "--ranks", "2,2,2"],
         ["fit", f"{address}/cube-train", "--ranks", "2,2,2", "--C", "1", "--max-iterations", "1",
          "--validation", f"{address}/cube-test", "--run", run],
         ["evaluate", run, f"{address}/cube-test"],
         ["export", run, f"{address}/filled"],
+        ["predict", run, table, "-o", found],
     ):  # fmt: skip
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 0, (command, result.output)
-    slrt.load_completion(run).save(f"{address}/saved")
-    wanted, found = str(tmp_path / "wanted.csv"), str(tmp_path / "found.npy")
-    result = CliRunner().invoke(main, ["predict", f"{address}/saved", wanted, "-o", found])
-    assert result.exit_code == 0, result.output
-    indices, _ = entries(tensor)
     whole = zarr.open_array(f"{address}/filled")[...]
-    np.testing.assert_allclose(np.load(found), whole[tuple(indices)], rtol=1e-12)
+    np.testing.assert_allclose(np.load(found), whole[~np.isnan(tensor)], rtol=1e-12)
 
 
 def write_table(path, tensor):
@@ -251,11 +243,8 @@ def test_files_at_urls_are_ingested(root, tensor, local, tmp_path):
     write_table(tmp_path / "x.csv", tensor)
     np.save(tmp_path / "x.npy", tensor)
     np.savez_compressed(tmp_path / "x.npz", X=tensor)
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    columns = {f"i{mode}": row for mode, row in enumerate(indices)}
-    parquet.write_table(pyarrow.table({**columns, "value": values}), tmp_path / "x.parquet")
+    table = pyarrow.table({**{f"i{k}": row for k, row in enumerate(indices)}, "value": values})
+    parquet.write_table(table, tmp_path / "x.parquet")
     filesystem, inner = fsspec.url_to_fs(f"{root}/source")
     filesystem.makedirs(inner, exist_ok=True)
     for name in ("x.csv", "x.npy", "x.npz", "x.parquet"):
@@ -307,26 +296,43 @@ def place_objects(objects):
         filesystem.pipe_file(f"/{path}", content)
 
 
-def check_every_prefix(name, writes, read):
-    """`read` refuses what any number of the writes but all of them leave."""
-    whole = objects_below(name)
+def read_export(path):
+    return zarr.open(path, mode="r")[...]
+
+
+@pytest.mark.parametrize("kind", ["store", "completion", "export"])
+def test_what_was_cut_off_after_any_write_is_refused(memory, tensor, local, kind):
+    *_, done = local
+    write, read, error = {
+        "store": (
+            lambda path: stored(path, tensor),
+            lambda path: open_store(path).verify(),
+            (StoreCorrupt, StoreNotFound),
+        ),
+        "completion": (
+            done.save,
+            lambda path: slrt.load_completion(path).predict(PLACES),
+            (StoreCorrupt, StoreNotFound),
+        ),
+        "export": (
+            lambda path: done.to_zarr(path, chunks=(5, 5, 5)),
+            read_export,
+            FileNotFoundError,
+        ),
+    }[kind]
+    with recorded_writes() as writes:
+        write("memory://cut")
+    whole = objects_below("cut")
     assert dict(writes) == whole
     for count in range(len(writes)):
         place_objects(dict(writes[:count]))
-        with pytest.raises((StoreCorrupt, StoreNotFound), match=name):
-            read()
+        with pytest.raises(error, match="cut"):
+            read("memory://cut")
+        if count == len(writes) // 2 and kind == "store":
+            with pytest.raises(StoreExists, match="memory://cut"):
+                coo_store("memory://cut", tensor)
     place_objects(whole)
-    read()
-
-
-def test_a_store_that_was_cut_off_after_any_write_is_refused(memory, tensor):
-    with recorded_writes() as writes:
-        stored("memory://cut", tensor)
-    assert len(writes) == 11 + 8 + 1  # metadata, chunks, the mark
-    check_every_prefix("cut", writes, lambda: open_store("memory://cut").verify())
-    place_objects(dict(writes[: len(writes) // 2]))
-    with pytest.raises(StoreExists, match=r"memory://cut already exists; .*remove it"):
-        coo_store("memory://cut", tensor)
+    read("memory://cut")
 
 
 def test_a_split_that_was_cut_off_after_any_write_leaves_neither_part(memory, tensor):
@@ -343,27 +349,6 @@ def test_a_split_that_was_cut_off_after_any_write_leaves_neither_part(memory, te
     assert open_store("memory://cut-train").nnz + open_store("memory://cut-test").nnz == store.nnz
 
 
-def test_a_completion_that_was_cut_off_after_any_write_is_refused(memory, local):
-    *_, done = local
-    with recorded_writes() as writes:
-        done.save("memory://cut")
-    check_every_prefix("cut", writes, lambda: slrt.load_completion("memory://cut").predict(PLACES))
-
-
-def test_an_export_that_was_cut_off_after_any_write_does_not_open(memory, local):
-    *_, done = local
-    with recorded_writes() as writes:
-        done.to_zarr("memory://cut", chunks=(5, 5, 5))
-    assert len(writes) == 8 + 1
-    for count in range(len(writes)):
-        place_objects(dict(writes[:count]))
-        with pytest.raises(FileNotFoundError):
-            zarr.open("memory://cut", mode="r")
-    place_objects(dict(writes))
-    whole = zarr.open("memory://cut", mode="r")[...]
-    np.testing.assert_array_equal(whole, done.to_dask((5, 5, 5)))
-
-
 def test_a_store_that_lost_any_object_is_refused_by_name(memory, tensor):
     coo_store("memory://torn", tensor, partition_entries=150)
     whole = objects_below("torn")
@@ -378,7 +363,6 @@ def test_a_store_that_changed_since_it_was_listed_is_listed_again(bucket, tensor
     address = f"{bucket}/{tmp_path.name}"
     stored(f"{address}/store", tensor)
     open_store(f"{address}/store")
-    s3fs = pytest.importorskip("s3fs")
     other = s3fs.S3FileSystem(default_cache_type="none")  # another one, as in another process
     lost = f"{address}/store/p00001/indices_0/zarr.json"
     content = other.cat_file(lost)
@@ -393,17 +377,6 @@ def test_a_store_that_changed_since_it_was_listed_is_listed_again(bucket, tensor
     coo_store(f"{address}/store", tensor)
 
 
-def test_a_header_edited_in_an_object_store_is_refused(bucket, tensor, tmp_path):
-    place = f"{bucket}/{tmp_path.name}/store"
-    coo_store(place, tensor)
-    filesystem, inner = fsspec.url_to_fs(place)
-    metadata = json.loads(filesystem.cat_file(f"{inner}/zarr.json"))
-    metadata["attributes"]["slrt"]["mean"] += 1.0
-    filesystem.pipe_file(f"{inner}/zarr.json", json.dumps(metadata).encode())
-    with pytest.raises(StoreCorrupt, match="does not match its digest"):
-        open_store(place)
-
-
 # ---- addresses that lead nowhere ------------------------------------------------------------
 
 
@@ -415,7 +388,6 @@ def test_a_bucket_that_is_not_there_is_named(bucket, tensor):
 
 
 def test_an_object_store_that_does_not_answer_is_named(bucket, monkeypatch):
-    s3fs = pytest.importorskip("s3fs")
     forget_sessions()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")

@@ -13,7 +13,7 @@ from tests.dual.helpers import tensor_of
 from tests.oracles.bounded import model_operator, solve_bounded
 
 HOW = {"none": (-np.inf, np.inf), "scanned": (0.0, np.inf), "observed": (0.0, 1.5)}
-"""Bounds that hold beside the rows, and where."""
+"""Bounds that hold as well as the rows, and where."""
 
 
 @dataclass(frozen=True)

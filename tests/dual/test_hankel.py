@@ -122,11 +122,11 @@ def test_the_model_moves_as_its_factors_do(order):
 
 
 @pytest.mark.parametrize(
-    ("tau", "told"),
+    ("tau", "offending"),
     [((2, 2), "2 numbers"), ((0, 1, 1), "0 in mode 0"), ((2, 5, 1), "5 in mode 1")],
 )
-def test_offsets_that_do_not_fit_are_refused(tau, told):
-    with pytest.raises(InvalidInput, match=told):
+def test_offsets_that_do_not_fit_are_refused(tau, offending):
+    with pytest.raises(InvalidInput, match=offending):
         Embedding((5, 4, 3), tau)
 
 

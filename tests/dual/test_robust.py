@@ -56,7 +56,7 @@ def test_a_loose_solve_is_below_g_and_within_the_bounds(order, precision, robust
         assert found.inner.converged == (found.inner.residual <= 2.0 * rtol)
 
 
-def test_a_solve_that_may_not_end_says_so_and_stays_within_the_bounds(robust):
+def test_a_solve_that_may_not_end_is_reported_and_stays_within_the_bounds(robust):
     made = robust(3, C=300.0, max_inner_iterations=3)
     found = made.problem.evaluate(made.point, rtol=1e-12, warm=None)
     assert not found.inner.converged

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import slrt_dask
-from slrt_dask.data.header import PartitionInfo, StoreHeader
+from slrt_dask.data.layout import PartitionInfo, StoreHeader
 from slrt_dask.dual.costs import SlabCosts, plan_fit
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.engine.plan import RUNTIME_BYTES, readable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -53,8 +54,9 @@ def test_what_was_written_last_is_read_and_slots_are_used_again(steps, dtype):
             room = np.empty(len(values), dtype)
             made.read(first, room)
             np.testing.assert_array_equal(room, values)
-    if not held:
-        assert made.slot(most) == 0  # all gaps have become one
+    for first, values in held.values():
+        made.give_back(first, values.nbytes)
+    assert made.slot(most) == 0  # all gaps have become one
     made.close()
 
 
@@ -144,8 +146,9 @@ def resting(file):
 
 def swept(blocks, pool, change):
     rooms = [Buffers() for _ in range(ROOMS)]
-    for block in read_ahead(blocks, rooms, Buffers(), pool):
-        change(block)
+    with contextlib.closing(read_ahead(blocks, rooms, Buffers(), pool)) as ahead:
+        for block in ahead:
+            change(block)
     return rooms
 
 
@@ -172,31 +175,31 @@ def test_blocks_come_in_order_and_what_is_changed_of_them_is_kept(resting):
 
 
 def test_the_next_block_is_read_while_one_is_computed(resting, file, monkeypatch):
-    reading, read = threading.Event(), file.read
+    read, computing = file.read, [threading.Event() for _ in range(len(resting) + 1)]
+    computing[0].set()
 
-    def seen(first, room):
-        reading.set()
+    def read_meanwhile(first, room):
+        assert computing[room.size - 1].wait(10), "it was read before the one before was computed"
         read(first, room)
 
-    def wait_for_the_next(block):
-        last = block.entries == len(resting)
-        if block.entries > 2:  # from then on it is known what a block needs
-            assert last or reading.wait(10)
+    def compute(block):
+        computing[block.entries].set()
         assert float(block.values[0]) == block.entries - 1
-        reading.clear()
 
-    monkeypatch.setattr(file, "read", seen)
+    monkeypatch.setattr(file, "read", read_meanwhile)
     with ThreadPoolExecutor(2) as pool:
-        swept(resting, pool, wait_for_the_next)
+        swept(resting, pool, compute)
 
 
 @pytest.mark.parametrize("where", ["sweep", "file"])
 def test_nothing_is_at_work_on_the_files_when_a_sweep_has_failed(where, resting, file, monkeypatch):
-    working, read = [], file.read
+    working, read, reading_ahead = [], file.read, threading.Event()
 
     def slow(first, room):
         working.append(None)
-        time.sleep(0.02)
+        if room.size == 5:
+            reading_ahead.set()
+            time.sleep(0.2)
         read(first, room)
         working.pop()
         if where == "file" and room.size == 4:
@@ -205,6 +208,7 @@ def test_nothing_is_at_work_on_the_files_when_a_sweep_has_failed(where, resting,
     def fail(block):
         block.changing("v0")[:] = block.values
         if where == "sweep" and block.entries == 4:
+            assert reading_ahead.wait(10)
             raise ArithmeticError
 
     monkeypatch.setattr(file, "read", slow)

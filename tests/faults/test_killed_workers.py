@@ -14,8 +14,8 @@ from slrt_dask.request import plan_of
 from tests.faults.conftest import events_of
 from tests.faults.killing import Killer, one_of
 
-KEPT = ["load", "solve", "line search", "checkpoint", "solve"]
-"""In any order: so many losses without an iteration in between end a run."""
+KEPT = ["load", "solve", "line search", "checkpoint"]
+"""In any order: with the first certificate they are as many losses in a row as a run forgives."""
 ANEW = ["load", "solve", "line search"]
 """Of a fit without a run directory, which begins at its start again."""
 LAST = ["certificate", "result", "export", "export"]
@@ -28,7 +28,7 @@ def test_workers_killed_at_random_moments_leave_answer_and_export_unchanged(
     order, kept, seed, problems, client, cluster, tmp_path
 ):
     problem, random = problems[order], np.random.default_rng(seed)
-    where = {"run_directory": tmp_path / "run"} if kept else {}
+    where = {}
     if order == 2:  # blocks are in files
         settings = FitSettings(ranks=problem.ranks, C=0.05)
         largest = plan_of(problem.store, settings, client=client).largest
@@ -39,20 +39,26 @@ def test_workers_killed_at_random_moments_leave_answer_and_export_unchanged(
     neighbours = set(Path(problem.store.path).parent.iterdir())
     phases = [*random.permutation(KEPT if kept else ANEW).tolist(), *LAST]
     chunks = tuple(-(-length // 3) for length in problem.store.shape)
-    exports = [tmp_path / f"export{number}" for number in range(LAST.count("export"))]
+    whole = problem.undisturbed.to_dask(chunks).compute(scheduler="synchronous")
+    runs, exports, began_again = 0, 0, 0
     with Killer(phases, seed, one_of(cluster)) as killer, client.as_current():
-        done = problem.fit(client=client, **where)
-        for path in exports:
-            done.to_zarr(path, chunks=chunks)
+        # A kill may come too late for its phase, or for the whole run: then there is another run.
+        while runs == 0 or set(killer.left) - {"export"}:
+            assert runs < 10, killer.left
+            runs += 1
+            if kept:
+                where["run_directory"] = tmp_path / f"run{runs}"
+            done = problem.fit(client=client, **where)
+            problem.assert_answer(done)
+            began_again += ";".join(events_of(done)).count("began again")
+        while exports == 0 or killer.left:
+            assert exports < 30
+            exports += 1
+            done.to_zarr(tmp_path / f"export{exports}", chunks=chunks)
+            found = zarr.open_array(tmp_path / f"export{exports}", mode="r")[...]
+            np.testing.assert_allclose(found, whole, rtol=1e-8, atol=1e-8 * abs(whole).max())
     assert killer.killed == phases
-    problem.assert_answer(done)
-    # A worker may have ended its part just before it was killed, and be missed by nobody.
-    assert ";".join(events_of(done)).count("began again") >= len(phases) - len(LAST) - 1
-    whole = problem.undisturbed.to_dask(done.shape).compute(scheduler="synchronous")
-    for path in exports:
-        np.testing.assert_allclose(
-            zarr.open_array(path, mode="r")[...], whole, rtol=1e-8, atol=1e-8 * abs(whole).max()
-        )
+    assert began_again >= 3
     del done
     gc.collect()
     assert set(Path(problem.store.path).parent.iterdir()) == neighbours

@@ -40,7 +40,7 @@ def striped(tensor, tmp_path_factory):
     return slrt.from_array(path, np.where(mask[:, :, None], tensor, np.nan))
 
 
-class Told:
+class Watching:
     def __init__(self):
         self.trials = []
 
@@ -49,7 +49,7 @@ class Told:
 
 
 def test_a_search_that_is_asked_for_again_is_read_and_not_repeated(store, tmp_path):
-    first, second = Told(), Told()
+    first, second = Watching(), Watching()
     found = slrt.tune(store, C=2.0, threads=1, run_directory=tmp_path / "s", observers=[first])
     again = slrt.tune(store, C=2.0, threads=1, run_directory=tmp_path / "s", observers=[second])
     assert (len(first.trials), len(second.trials)) == (3, 0)
@@ -66,9 +66,9 @@ def test_a_trial_that_is_torn_is_made_again_to_the_last_bit(torn, store, tmp_pat
     found = slrt.tune(store, **options)
     content = (tmp_path / "s" / "search" / torn).read_bytes()
     (tmp_path / "s" / "search" / torn).write_bytes(content[:-20])
-    told = Told()
-    again = slrt.tune(store, observers=[told], **options)
-    assert len(told.trials) >= 1
+    watching = Watching()
+    again = slrt.tune(store, observers=[watching], **options)
+    assert len(watching.trials) >= 1
     assert [one.error for one in again.history] == [one.error for one in found.history]
 
 
@@ -114,9 +114,9 @@ def test_a_search_that_a_time_limit_ended_goes_on_when_it_is_asked_for_again(sto
     short = slrt.tune(store, max_seconds=1e-3, **options)
     assert short.cut_short
     assert len(short.history) == 1
-    told = Told()
-    found = slrt.tune(store, max_seconds=60, observers=[told], **options)
-    assert len(told.trials) == 2
+    watching = Watching()
+    found = slrt.tune(store, max_seconds=60, observers=[watching], **options)
+    assert len(watching.trials) == 2
     whole = slrt.tune(store, C=2.0, threads=1)
     assert [one.error for one in found.history] == [one.error for one in whole.history]
     again = slrt.tune(store, max_seconds=1e-3, **options)
@@ -131,7 +131,7 @@ def test_a_search_that_fails_before_it_tried_anything_leaves_nothing(store, tmp_
     assert not (tmp_path / "s").exists()
 
 
-def test_fibres_are_held_out_where_fibres_are_missing_and_it_is_said(striped, tmp_path):
+def test_fibres_are_held_out_where_fibres_are_missing_and_that_is_reported(striped, tmp_path):
     found = slrt.tune(striped, C=2.0, threads=1, run_directory=tmp_path / "s")
     assert found.kind == Kind("fibres", 2)
     assert "held out were fibres of mode 2, because 100% of what is missing" in str(found)

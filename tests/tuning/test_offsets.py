@@ -10,7 +10,7 @@ import pytest
 import slrt_dask as slrt
 from slrt_dask.data import low_rank_tensor
 from slrt_dask.errors import InvalidInput
-from slrt_dask.monitor import describe_trial
+from slrt_dask.show.text import describe_trial
 from slrt_dask.tuning import trials, tuning
 from slrt_dask.tuning.running import Searching
 
@@ -63,15 +63,15 @@ def found(ratings, short_search, tmp_path_factory):
     return done, listener.trials, run
 
 
-def test_offsets_are_used_where_they_help_and_it_is_said_and_kept(found, additive, ratings):
+def test_offsets_are_used_where_they_help_and_that_is_recorded(found, additive, ratings):
     done, tried, run = found
     assert len(done.effects) == 3
     kept = json.loads((run / "search.json").read_text())
     errors = kept["offsets"]["path"]
     assert kept["offsets"]["used"]
     assert errors["modes"] < 0.99 * errors["mean"]
-    told = f"used: held-out error {errors['modes']:.4g} instead of {errors['mean']:.4g}"
-    assert told in done.records[0].event
+    event = f"used: held-out error {errors['modes']:.4g} instead of {errors['mean']:.4g}"
+    assert event in done.records[0].event
     assert f"chosen among {len(tried)} settings" in done.records[0].event
     assert len(kept["tried"]) == len(tried)
     assert {row["center"] for row in kept["tried"]} == {"mean", "modes"}
@@ -97,7 +97,7 @@ def test_the_answer_has_the_offset_of_all_observations(found, ratings):
         np.testing.assert_allclose(one, other, atol=1e-9)
 
 
-def test_a_page_tells_of_both_paths(found, tmp_path):
+def test_a_page_shows_both_paths(found, tmp_path):
     text = slrt.report(found[2], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "offsets per mode were used: held-out error" in text.lower()
     shown = text.count("<td>the mean</td>"), text.count("<td>offsets per mode</td>")
@@ -151,7 +151,7 @@ def test_offsets_can_be_all_that_is_searched_for(ratings, tmp_path):
     assert slrt.resume(tmp_path / "run").header.digest == done.header.digest
 
 
-def test_a_search_alone_tells_of_offsets_and_may_be_told(ratings):
+def test_a_search_alone_finds_offsets_and_takes_given_ones(ratings):
     found = slrt.tune(ratings, (2, 2, 2), C=0.5, center="auto", threads=1)
     assert found.offsets.used
     assert found.settings.center == "modes"

@@ -77,7 +77,7 @@ def test_what_is_found_is_as_good_as_the_best_setting_tried_by_hand(found, store
     assert error_of(found[0], tensor) <= 1.02 * min(by_hand)
 
 
-def test_it_ends_with_a_certificate_and_its_reason_and_says_what_was_chosen(found):
+def test_it_ends_with_a_certificate_and_its_reason_and_reports_what_was_chosen(found):
     done, trials = found
     assert done.stop_reason is StopReason.CHOSEN
     assert done.certificate.dual <= done.certificate.primal < np.inf
@@ -85,9 +85,9 @@ def test_it_ends_with_a_certificate_and_its_reason_and_says_what_was_chosen(foun
     assert done.ranks == best.candidate.ranks
     weights = [done.header.cost_weight * weight for weight in done.header.lambdas]
     np.testing.assert_allclose(weights, best.candidate.strengths, rtol=1e-12)
-    told = done.records[0].event
-    assert f"chosen among {len(trials)} settings: ranks {done.ranks}" in told
-    assert f"{best.error:.4g} ± " in told
+    event = done.records[0].event
+    assert f"chosen among {len(trials)} settings: ranks {done.ranks}" in event
+    assert f"{best.error:.4g} ± " in event
 
 
 def test_the_factors_chosen_are_kept_and_all_observations_are_used(found, store):
@@ -263,7 +263,7 @@ def test_other_orders_are_searched_too(shape, tmp_path, monkeypatch):
     assert len(done.ranks) == len(shape)
 
 
-def test_too_few_observations_are_said_to_be_so(tmp_path):
+def test_too_few_observations_are_refused(tmp_path):
     indices = np.array(np.unravel_index(np.arange(0, 400, 20), (10, 10, 4)))
     store = slrt.from_coo(tmp_path / "few", indices, np.ones(20), (10, 10, 4))
     with pytest.raises(InvalidInput, match=r"20 observations are too few .* give both"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from slrt_dask.data.header import PartitionInfo
+from slrt_dask.data.layout import PartitionInfo
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.hankel.embedding import Embedding
 from slrt_dask.engine.block import VALUES, Block, MemoryArrays

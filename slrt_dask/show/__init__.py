@@ -1,0 +1,1 @@
+"""Everything that shows: text, charts, progress, what notebooks display, and the report."""
