@@ -78,11 +78,6 @@ def constraints_of(value: Any) -> Constraints:
             "Hankel together with linear rows (or with bounds at several sets of places) is not "
             "yet available; give it alone or with one set of bounds"
         )
-    if hankel and joined is not None and hankel[0].support == "observed":
-        raise InvalidInput(
-            "bounds and Hankel(…, support='observed') do not go together: there is no one tensor "
-            "to be bounded where copies may differ; leave support out"
-        )
     return Constraints(joined, (*linear, *rows), hankel[0] if hankel else None)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from slrt_dask.dual.hankel.embedding import Embedding
 from slrt_dask.errors import InvalidConfig, InvalidInput
 
-HANKEL_KEYS = ("tau", "deviation", "support")
+HANKEL_KEYS = ("tau", "deviation")
 STAGES = (1e-1, 1e-2, 1e-3, 1e-4)
 """Of deviation="auto", in units of the weights' mean."""
 
@@ -30,13 +30,10 @@ class Hankel:
     deviation : what it costs the parts of the embedded tensor to miss a Hankel tensor. "auto"
         makes it dearer in stages; a number (in units of the λ's) is used as it is; 0 allows no
         deviation, which with low ranks is a trap: almost nothing but W = 0 satisfies that
-    support : "all" copies of entries have to agree; "observed" relaxes that to the copies of what
-        was observed. The answer is then the mean of copies that differ, mostly a worse one
     """
 
     tau: tuple[int, ...]
     deviation: float | str = "auto"
-    support: str = "all"
 
     def __post_init__(self) -> None:
         given = self.tau if isinstance(self.tau, Iterable) else (self.tau,)
@@ -49,8 +46,6 @@ class Hankel:
                     f"to be embedded"
                 )
         object.__setattr__(self, "tau", tuple(int(number) for number in tau))
-        if self.support not in ("all", "observed"):
-            raise InvalidInput(f"support is {self.support!r}; give 'all' or 'observed'")
         if self.deviation != "auto":
             number = isinstance(self.deviation, (int, float)) and self.deviation is not True
             if not number or not 0.0 <= float(self.deviation) < math.inf:
@@ -71,7 +66,7 @@ class Hankel:
         return tuple(mean * stage for stage in STAGES)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"tau": list(self.tau), "deviation": self.deviation, "support": self.support}
+        return {"tau": list(self.tau), "deviation": self.deviation}
 
 
 def hankel_of(table: dict[str, Any]) -> Hankel:
@@ -79,6 +74,6 @@ def hankel_of(table: dict[str, Any]) -> Hankel:
     unknown = sorted(set(table) - set(HANKEL_KEYS))
     if unknown:
         raise InvalidConfig(
-            f"a Hankel constraint has no key {unknown[0]!r}; known keys are tau, deviation, support"
+            f"a Hankel constraint has no key {unknown[0]!r}; known keys are tau, deviation"
         )
     return Hankel(**table)

@@ -109,7 +109,6 @@ def _hankel_problem(
         deviation=last,
         stages=tuple(stages),
         offset=offset,
-        relaxed=hankel.support == "observed",
         box=None if constraints.bounds is None else box_of(constraints.bounds, store.shape),
         certificate_rtol=_certificate_rtol(settings),
     )

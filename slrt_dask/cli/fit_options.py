@@ -152,11 +152,6 @@ def constraint_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="What missing a Hankel tensor costs: in stages [auto], or a fixed weight.",
             ),
             click.option(
-                "--support",
-                type=click.Choice(["all", "observed"]),
-                help="Which copies have to agree: all [default], or those of observations only.",
-            ),
-            click.option(
                 "--rows",
                 metavar="STORE",
                 help="Linear conditions: coefficients by row number and index, as a store.",

@@ -15,7 +15,7 @@ from slrt_dask.errors import InvalidConfig
 PATHS = ("store", "run", "validation")
 BOUNDS = ("lower", "upper", "where")
 LINEAR = ("rows", "bound", "kind")
-HANKEL = ("tau", "deviation", "support")
+HANKEL = ("tau", "deviation")
 REQUIRED = {"store": "STORE", "run": "--run"}
 
 

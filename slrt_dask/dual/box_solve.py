@@ -1,12 +1,12 @@
 """The inner solve with boxes: projected conjugate gradients.
 
 Minimises F(x) = Σ_e ψ_e(x_e) + ½⟨x, L x⟩, ψ_e being what an entry pays for its dual number
-(`kernels/entries.py`). Conjugate gradients run on the entries that are free to move, while the others
-are held. A step stops entries at the numbers at which they are to be held; directions begin anew
-then. When the held entries have more to gain than the free ones, all take a step down the slope,
-which lets them go (Dostál's proportioning, with projected steps as Kružík and others have them).
-Every x on the way is one that its box allows, however loosely it is solved for: certificates depend
-on that. An iteration takes one product with L, and one more where entries were stopped.
+(`kernels/entries.py`). Conjugate gradients run on the entries that are free to move, while the
+others are held. A step stops entries at the numbers at which they are to be held; directions begin
+anew then. When the held entries have more to gain than the free ones, all take a step down the
+slope, which lets them go (Dostál's proportioning, with projected steps as Kružík and others have
+them). Every x on the way is one that its box allows, however loosely it is solved for: certificates
+depend on that. An iteration takes one product with L, and one more where entries were stopped.
 
 Rows of a linear constraint take part as entries of their own (`rows.py`): the model then sees
 x + Aᵀ t instead of x, and what it says of a row is A w.
@@ -130,9 +130,7 @@ class BoxSolve(Program):
         missed = missed_value(history, at.squares)
         converged = at.squares <= enough
         multipliers = None if rows is None else rows.x
-        return InnerOutcome(
-            iterations, sweeps, converged, at.dual, at.squares, missed, multipliers
-        )
+        return InnerOutcome(iterations, sweeps, converged, at.dual, at.squares, missed, multipliers)
 
     def _looked(
         self, step: Any, part: Part, rows: RowState | None, length: float
@@ -227,7 +225,7 @@ class BoxSolve(Program):
         """
         energy = self.operator.add_local(block, seen, block.fresh(name), shift)
         sums = self.operator.crossing_sums(block, seen, None if total is None else total[0])
-        scalars = found + (0.0, energy)
+        scalars = np.array([found[0], found[1] + energy])
         return sums, scalars if total is None else total[1] + scalars
 
     def _seen(

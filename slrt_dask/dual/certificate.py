@@ -1,13 +1,14 @@
 """How far from the global optimum of the convex problem a point can be.
 
-For any factors U and any dual numbers x = z + s that their boxes allow, however loosely solved, with
-`W^t = λ_t X ×_k P_t P_tᵀ` and W their sum:
+For any factors U and any dual numbers x = z + s that their boxes allow, however loosely solved,
+with `W^t = λ_t X ×_k P_t P_tᵀ` and W their sum:
 
-    primal  P = C Σ w h(W − Y) + Σ_t 1/(2λ_t) ‖W^t_(k)‖_*²     the objective at a tensor that is allowed
-    dual    D = max_α { α (⟨z, Y⟩ + ⟨s, b⟩) − α² (Σ z²/(4Cw) + Σ_t λ_t/2 σ_t²) }   no answer is below
+    primal  P = C Σ w h(W − Y) + Σ_t 1/(2λ_t) ‖W^t_(k)‖_*²     at a tensor that is allowed
+    dual    D = max_α { α (⟨z, Y⟩ + ⟨s, b⟩) − α² (Σ z²/(4Cw) + Σ_t λ_t/2 σ_t²) }
 
-P − D bounds the distance to the optimum. The dual bound holds for every multiple of x that the boxes
-allow, so the best one is taken: it costs nothing and is much tighter far from the optimum.
+No tensor that is allowed has an objective below D, so P − D bounds the distance to the optimum. The
+dual bound holds for every multiple of x that the boxes allow, so the best one is taken: it costs
+nothing and is much tighter far from the optimum.
 """
 
 from __future__ import annotations

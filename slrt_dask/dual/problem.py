@@ -223,9 +223,7 @@ class DualProblem:
         known = self.multipliers is not None and warm is not None
         violation = self.multipliers.violation if known and self.multipliers else 0.0
         noise_scale = outcome.missed * self._norm**2
-        return InnerSummary(
-            outcome.iterations, residual, outcome.converged, violation, noise_scale
-        )
+        return InnerSummary(outcome.iterations, residual, outcome.converged, violation, noise_scale)
 
     def gradient(self, evaluation: Evaluation) -> Point:
         """∇_t g = −λ_t X_k (X_kᵀ U_t), matrices (n_k, r_t)."""
@@ -269,7 +267,11 @@ class DualProblem:
 
     def observed_rows(self) -> ObservedRows | None:
         """What the pattern of observations does to the unfoldings' rows."""
-        vector, ones, shape = self._start_vector(), self.engine.new_vector(), self.engine.store.shape
+        vector, ones, shape = (
+            self._start_vector(),
+            self.engine.new_vector(),
+            self.engine.store.shape,
+        )
         name = None if vector is None else vector.name
         moments = self.engine.run(RowMoments(name, ones.name, shape))
         of_terms = tuple(np.ones((shape[term.mode], 1)) for term in self.terms)

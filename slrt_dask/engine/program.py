@@ -69,38 +69,6 @@ class OneRound(Program):
         """Add what one block contributes to the sum."""
 
 
-class StateMachine(Program):
-    """A program given by its first message, and by the next one for a message and its sum."""
-
-    at_once = 8
-
-    def rounds(self) -> Rounds:
-        message = self.first()
-        while not isinstance(message, Finished):
-            total = yield Sweep(StateMachine._step, (self.sent(message),))
-            message = self.advance(message, total)
-        return message.outcome
-
-    def _step(self, block: Block, total: Any, message: Any) -> Any:
-        return self.step(block, message, total)
-
-    @abstractmethod
-    def first(self) -> Any:
-        """The message of the first round."""
-
-    @abstractmethod
-    def step(self, block: Block, message: Any, total: Any) -> Any:
-        """Add what one block contributes to this round to the sum."""
-
-    @abstractmethod
-    def advance(self, message: Any, total: Any) -> Any:
-        """The next round's message, or Finished."""
-
-    def sent(self, message: Any) -> Any:
-        """What of a message the blocks need; the rest is for `advance` alone."""
-        return message
-
-
 class Course:
     """A program on its way.
 

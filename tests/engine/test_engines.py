@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from slrt_dask.dual.numbering import NumberFibres
-from slrt_dask.dual.sums import NormOfObservations
-from slrt_dask.engine.program import Finished, OneRound, Program, StateMachine, Sweep
+from slrt_dask.engine.program import OneRound, Program, Sweep
 from slrt_dask.errors import StateLost
 from tests.engine.helpers import (
     ORDERS,
+    Norm,
     assert_same,
     cluster_engine,
     dense_problem,
@@ -184,30 +184,6 @@ class CountUp(Program):
         return (float(count.sum()) + (0.0 if total is None else total[0]),)
 
 
-@dataclass(frozen=True)
-class Machine(StateMachine):
-    """The same as a state machine, whose message has a part that blocks are not sent."""
-
-    limit: float
-
-    def first(self):
-        return 0, ["kept where the program is"]
-
-    def sent(self, message):
-        return message[0]
-
-    def step(self, block, message, total):
-        if message == 0:
-            return CountUp._begin(self, block, total)
-        return CountUp._add(self, block, total, np.array([1.0, message]))
-
-    def advance(self, message, total):
-        rounds, kept = message
-        if total[0] < self.limit:
-            return rounds + 1, kept
-        return Finished((rounds + 1, total[0]))
-
-
 @pytest.mark.parametrize("at_once", [1, 3, 20])
 def test_a_program_takes_as_many_rounds_as_it_needs_however_many_are_submitted(
     at_once, stored, engine_of
@@ -218,10 +194,10 @@ def test_a_program_takes_as_many_rounds_as_it_needs_however_many_are_submitted(
     program = CountUp(store.nnz * (added - 0.5), at_once)
     with engine_of(store) as engine:
         before = [one.rounds for one in engine.spending()]
-        for one in (program, program, Machine(program.limit)):
+        for one in (program, program):
             assert engine.run(one) == (rounds, store.nnz * added)
         after = [one.rounds for one in engine.spending()]
-    assert after == [count + 3 * rounds for count in before]  # those after the end did nothing
+    assert after == [count + 2 * rounds for count in before]  # those after the end did nothing
 
 
 @dataclass(frozen=True)
@@ -247,7 +223,7 @@ def test_an_error_of_a_step_is_raised_where_the_program_was_run(error, stored, e
         with pytest.raises(type(error), match="7"):
             engine.run(Fails(error))
         wanted = float(np.linalg.norm(stored[0].y))
-        assert engine.run(NormOfObservations()) == pytest.approx(wanted)  # it is still of use
+        assert engine.run(Norm()) == pytest.approx(wanted)  # it is still of use
 
 
 # ---- what is kept -----------------------------------------------------------------------------

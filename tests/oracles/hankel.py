@@ -60,16 +60,6 @@ class DenseHankel:
         S = P @ np.linalg.lstsq(P @ A @ P, H @ y, rcond=1e-12)[0]
         return 0.5 * (H @ y) @ S, S
 
-    def relaxed(self, point):
-        """g and S where S is kept to the copies of observations."""
-        H, L = self.H, self.model(point)
-        copies = np.flatnonzero(H @ self.seen)
-        y = np.where(self.seen, self.values.reshape(-1), 0.0)
-        A = H @ np.diag(self.seen / (2 * self.C)) @ H.T + L + self.deviation * np.eye(len(H))
-        S = np.zeros(len(H))
-        S[copies] = np.linalg.solve(A[np.ix_(copies, copies)], (H @ y)[copies])
-        return 0.5 * (H @ y) @ S, S
-
     def tensor(self, point, S):
         """W, and how far L S + δ S is from being Hankel."""
         H = self.H

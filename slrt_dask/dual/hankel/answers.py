@@ -12,11 +12,9 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.dual.hankel.embedding import overlap_add
-from slrt_dask.dual.hankel.inner import GATHER, SWEEP, OnTensors, Told
+from slrt_dask.dual.hankel.inner import OnTensors
 from slrt_dask.dual.hankel.observed import Tensor
-from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished
+from slrt_dask.engine.program import Rounds
 
 TENSOR_ARRAY = "tensor"
 CHUNK_ENTRIES = 2**20
@@ -28,28 +26,11 @@ class WithTensor(OnTensors):
 
     vector: str
 
-    @property
-    def gathered(self) -> tuple[str, ...]:
-        return (self.vector,)
+    at_once = 1
 
-    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Tensor]:
-        setting, embedding = self.setting, self.setting.store.embedding
-        sums = np.zeros(embedding.shape) if total is None else total[0]
-        for offsets, dual in setting.duals(block, tensors):
-            parts = setting.model.applied(dual, block.buffers.array)
-            overlap_add(embedding, parts, offsets, sums)
-        return (sums,)
-
-    def advance(self, message: Told, total: Any) -> Told | Finished:
-        setting = self.setting
-        if not setting.relaxed:
-            return Finished(self.used(self._complete(total[0])))
-        if message.phase == GATHER:
-            return Told(SWEEP, total, total[0])
-        # Off the observations nothing ties W to the parts: it is the mean of their sum's copies.
-        seen = setting.observed
-        tensor = np.where(seen.seen, message.course, total[0] / seen.copies)
-        return Finished(self.used(self._complete(tensor)))
+    def rounds(self) -> Rounds:
+        (tensor,) = yield from self.gathered(self.vector)
+        return self.used(self._complete(tensor))
 
     def _complete(self, tensor: Tensor) -> Tensor:
         """In the units of the data, and with its modes where they belong."""

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from slrt_dask.dual.certificate import Bounds
 from slrt_dask.dual.hankel.embedding import overlap_add
-from slrt_dask.dual.hankel.inner import GATHER, KEEP, SWEEP, OnTensors, Told
+from slrt_dask.dual.hankel.inner import OnTensors
 from slrt_dask.dual.hankel.observed import Observed, Tensor
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished
+from slrt_dask.engine.program import Rounds, Sweep
 from slrt_dask.kernels import vectors
 
 MULTIPLES = tuple(float(t) for t in np.linspace(0.0, 1.2, 25))
@@ -71,58 +71,21 @@ class MeasureHankel(OnTensors):
     vector: str
     less: str
 
-    @property
-    def gathered(self) -> tuple[str, ...]:
-        return (self.vector,)
-
-    @property
-    def kept_name(self) -> str:
-        return self.less
-
-    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Any, ...]:
-        setting, embedding = self.setting, self.setting.store.embedding
-        if total is None:
-            total = tuple(np.zeros(embedding.shape) for _ in range(1 + setting.relaxed)), 0.0, 0.0
-        sums, squares, parts_squares = total
-        for offsets, dual in setting.duals(block, tensors):
-            overlap_add(embedding, dual, offsets, sums[0])
-            squares += _squares(dual)
-            if setting.relaxed:
-                parts = setting.model.applied(dual, block.buffers.array)
-                overlap_add(embedding, parts, offsets, sums[1])
-                parts_squares += _squares(parts)
-        return sums, squares, parts_squares
-
-    def combine(self, left: Any, right: Any) -> Any:
-        if len(left) != 3:
-            return super().combine(left, right)
-        return super().combine(left[0], right[0]), left[1] + right[1], left[2] + right[2]
-
-    def advance(self, message: Told, total: Any) -> Told | Finished:
-        if message.phase == KEEP:
-            return Finished(message.course)
-        if message.phase == GATHER:
-            return Told(SWEEP, total, total[0])
-        left = unsupported(self.setting.observed, total[0][0])
-        return Told(KEEP, (left,), self._products(message.course, total, left))
-
-    def _products(self, tensor: Tensor, total: Any, left: Tensor) -> HankelProducts:
-        (sums, *parts), squares, parts_squares = total
+    def rounds(self) -> Rounds:
+        (tensor,) = yield from self.gathered(self.vector)
+        sums, squares = yield Sweep(MeasureHankel._sums, (tensor,))
         seen = self.setting.observed
+        left = unsupported(seen, sums)
+        yield from self.kept(self.less, left)
         misfit, c = seen.within(tensor - seen.values), sums - seen.copies * left
         z, curve = seen.within(c), None
         if seen.lower is not None:
             half = 0.5 * self.setting.twice_c
             curve = tuple((t, sum_of_minima(seen, half, t * c)) for t in MULTIPLES)
-        deviation = self.setting.model.deviation**2 * squares
-        if parts:
-            tensor = np.where(seen.seen, tensor, parts[0] / seen.copies)
-            agreeing = float(np.vdot(tensor, seen.copies * tensor - 2.0 * parts[0]))
-            deviation = max(agreeing + parts_squares, 0.0)
         return HankelProducts(
             misfit=float(np.vdot(misfit, misfit)),
             embedded=float(np.vdot(seen.copies, tensor**2)),
-            deviation=deviation,
+            deviation=self.setting.model.deviation**2 * squares,
             squares=squares,
             feasible_squares=squares + float(np.vdot(left, seen.copies * left - 2.0 * sums)),
             z_dot_z=float(np.vdot(z, z)),
@@ -130,10 +93,15 @@ class MeasureHankel(OnTensors):
             curve=curve,
         )
 
-
-def _squares(windows: Any) -> float:
-    flat = windows.reshape(-1)
-    return float(vectors.dot(flat, flat))
+    def _sums(self, block: Block, total: Any, tensor: Tensor) -> tuple[Tensor, float]:
+        """H*(S) and ‖S‖²."""
+        embedding = self.setting.store.embedding
+        sums, squares = (np.zeros(embedding.shape), 0.0) if total is None else total
+        for offsets, dual in self.setting.duals(block, (tensor,)):
+            overlap_add(embedding, dual, offsets, sums)
+            flat = dual.reshape(-1)
+            squares += float(vectors.dot(flat, flat))
+        return sums, squares
 
 
 def unsupported(seen: Observed, sums: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ that size crosses between blocks in an iteration.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Generator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,12 +23,11 @@ from slrt_dask.dual.hankel.embedded import EmbeddedStore
 from slrt_dask.dual.hankel.embedding import cut_windows, overlap_add
 from slrt_dask.dual.hankel.model import Matrices, WindowModel
 from slrt_dask.dual.hankel.observed import Box, Observed, Tensor, observed
-from slrt_dask.dual.hankel.solving import Course, Solution, System
+from slrt_dask.dual.hankel.solving import Solution, System
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Finished, StateMachine
+from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.errors import NumericalBreakdown
 
-GATHER, SWEEP, KEEP = "gather", "sweep", "keep"
 SMALLEST_DEVIATION = 1e-9
 """Of the sum of the weights: what takes the place of δ = 0, for M has to be invertible."""
 
@@ -39,8 +38,6 @@ class Setting:
 
     deviation : δ;  offset : what was subtracted from the observations
     box : bounds on W
-    relaxed : whether S is kept to the copies of observations, so that elsewhere the parts need not
-        make a Hankel tensor
     """
 
     store: EmbeddedStore
@@ -50,7 +47,6 @@ class Setting:
     deviation: float
     offset: float = 0.0
     box: Box | None = None
-    relaxed: bool = False
 
     @property
     def observed(self) -> Observed:
@@ -66,7 +62,7 @@ class Setting:
         seen = self.observed
         diagonal = np.where(seen.seen, self.twice_c, 0.0)
         preconditioner = diagonal + seen.copies * self.model.mean_inverse
-        free = seen.seen if self.relaxed else None
+        free = None
         if right_hand_side is None:
             b = self.twice_c * seen.values
             return System(diagonal, preconditioner, b, free, seen.lower, seen.upper)
@@ -81,15 +77,6 @@ class Setting:
         out = block.buffers.array(key, shape, block.values.dtype)
         return cut_windows(embedding, tensor, offsets, out)
 
-    def solved(self, block: Block, offsets: range, windows: Any) -> Any:
-        """M⁻¹ of windows, on the support that S has."""
-        if not self.relaxed:
-            return self.model.solved(windows, block.buffers.array)
-        embedding = self.store.embedding
-        inside = np.empty(windows.shape, dtype=np.bool_)
-        cut_windows(embedding, self.observed.seen, offsets, inside)
-        return self.model.solved_within(windows, inside, block.buffers.array)
-
     def duals(self, block: Block, tensors: tuple[Tensor, ...]) -> Any:
         """Offsets and S = M⁻¹ H(W) − H(V) there, batch by batch, for a block and tensors (W, V).
 
@@ -97,58 +84,39 @@ class Setting:
         """
         for offsets in self.model.batches(range(*block.slices)):
             windows = self.windows(block, offsets, tensors[0], "windows")
-            solved = self.solved(block, offsets, windows)
+            solved = self.model.solved(windows, block.buffers.array)
             if len(tensors) > 1:
                 solved -= self.windows(block, offsets, tensors[1], "windows")
             yield offsets, solved
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the blocks are told: tensors that they need. What `course` says stays with the root."""
-
-    phase: str
-    tensors: tuple[Tensor, ...] = ()
-    course: Any = None
-
-
-@dataclass(frozen=True)
-class OnTensors(StateMachine):
-    """A program whose first round puts vectors together, so that the root has them as tensors."""
+class OnTensors(Program):
+    """A program whose root has tensors of the size of W; blocks keep their pieces of them."""
 
     setting: Setting
 
-    @property
-    @abstractmethod
-    def gathered(self) -> tuple[str, ...]:
-        """The names of the vectors."""
+    at_once = 4
 
-    @property
-    def kept_name(self) -> str:
-        """Under which name blocks keep their pieces of a tensor, for programs that leave one."""
-        return ""
+    def gathered(self, *names: str) -> Generator[Sweep, Any, tuple[Tensor, ...]]:
+        """Tensors put together from vectors of the blocks."""
+        found: tuple[Tensor, ...] = yield Sweep(OnTensors._gather, (names,))
+        return found
 
-    def first(self) -> Told:
-        return Told(GATHER)
+    def kept(self, name: str, tensor: Tensor) -> Generator[Sweep, Any, None]:
+        """Have the blocks keep their pieces of a tensor under a name."""
+        yield Sweep(OnTensors._keep, (name, tensor))
 
-    def sent(self, message: Told) -> Told:
-        return replace(message, course=None)
-
-    def step(self, block: Block, message: Told, total: Any) -> Any:
+    def _gather(self, block: Block, total: Any, names: tuple[str, ...]) -> tuple[Tensor, ...]:
         store = self.setting.store
-        if message.phase == GATHER:
-            tensors = total or tuple(np.zeros(store.embedding.shape) for _ in self.gathered)
-            for name, tensor in zip(self.gathered, tensors, strict=True):
-                tensor.reshape(-1)[store.piece(block)] = block.vector(name)
-            return tensors
-        if message.phase == KEEP:
-            block.fresh(self.kept_name)[:] = message.tensors[0].reshape(-1)[store.piece(block)]
-            return ()
-        return self.swept(block, message.tensors, total)
+        tensors = total or tuple(np.zeros(store.embedding.shape) for _ in names)
+        for name, tensor in zip(names, tensors, strict=True):
+            tensor.reshape(-1)[store.piece(block)] = block.vector(name)
+        return tensors
 
-    @abstractmethod
-    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> Any:
-        """Add what the windows of a block contribute, given the tensors that were told."""
+    def _keep(self, block: Block, total: Any, name: str, tensor: Tensor) -> int:
+        block.fresh(name)[:] = tensor.reshape(-1)[self.setting.store.piece(block)]
+        return 0
 
 
 @dataclass(frozen=True)
@@ -180,43 +148,33 @@ class HankelSolve(OnTensors):
     right_hand_side: str | None = None
     at: str | None = None
 
-    @property
-    def gathered(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.start, self.right_hand_side, self.at) if name)
+    def rounds(self) -> Rounds:
+        names = tuple(name for name in (self.start, self.right_hand_side, self.at) if name)
+        found = dict(zip(names, (yield from self.gathered(*names)), strict=True))
+        start, b, at = (
+            found.get(name or "") for name in (self.start, self.right_hand_side, self.at)
+        )
+        system = self.setting.system(b, at)
+        size = math.sqrt(system.size)
+        course = system.solver(start, self.tolerance * size, self.max_iterations)
+        image = None
+        while True:
+            try:
+                wanted = next(course) if image is None else course.send(image)
+            except StopIteration as end:
+                solution: Solution = end.value
+                break
+            (image,) = yield Sweep(HankelSolve._product, (wanted,))
+        yield from self.kept(self.solution, solution.x)
+        return self._outcome(solution, size)
 
-    @property
-    def kept_name(self) -> str:
-        return self.solution
-
-    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Tensor]:
+    def _product(self, block: Block, total: Any, tensor: Tensor) -> tuple[Tensor]:
+        """H* M⁻¹ H of a tensor."""
         embedding = self.setting.store.embedding
         sums = np.zeros(embedding.shape) if total is None else total[0]
-        for offsets, windows in self.setting.duals(block, tensors):
+        for offsets, windows in self.setting.duals(block, (tensor,)):
             overlap_add(embedding, windows, offsets, sums)
         return (sums,)
-
-    def advance(self, message: Told, total: Any) -> Told | Finished:
-        if message.phase == KEEP:
-            return Finished(message.course)
-        if message.phase == GATHER:
-            given = dict(zip(self.gathered, total, strict=True))
-            system = self.setting.system(
-                given.get(self.right_hand_side or ""), given.get(self.at or "")
-            )
-            size = math.sqrt(system.size)
-            course = system.solver(
-                given.get(self.start or ""), self.tolerance * size, self.max_iterations
-            )
-            return self._asked(course, size, None)
-        course, size = message.course
-        return self._asked(course, size, total[0])
-
-    def _asked(self, course: Course, size: float, answer: Tensor | None) -> Told:
-        try:
-            wanted = next(course) if answer is None else course.send(answer)
-        except StopIteration as end:
-            return Told(KEEP, (end.value.x,), self._outcome(end.value, size))
-        return Told(SWEEP, (wanted,), (course, size))
 
     def _outcome(self, solution: Solution, size: float) -> HankelOutcome:
         seen, x = self.setting.observed, solution.x

@@ -30,7 +30,6 @@ Fresh memory costs more than what is done with it here.
 """
 
 
-WITHIN_TOLERANCE, WITHIN_ITERATIONS = 1e-10, 1000
 """Of solves that are restricted to some entries, which have to be as good as exact."""
 
 
@@ -137,29 +136,6 @@ class WindowModel:
             out += self._solved(windows, (*chosen, False), room)
         return out
 
-    def solved_within(self, windows: Tensor, inside: NDArray[np.bool_], room: Room) -> Tensor:
-        """The inverse of M restricted to some entries of each window; zero at the others.
-
-        Conjugate gradients, all windows at once, each with its own steps.
-        """
-        x = room("within", windows.shape, windows.dtype)
-        x[...] = 0.0
-        r = np.where(inside, windows, 0.0).astype(windows.dtype)
-        p, rr = r.copy(), _squares(r)
-        enough = WITHIN_TOLERANCE**2 * rr
-        for _ in range(WITHIN_ITERATIONS):
-            if np.all(rr <= enough):
-                break
-            image = np.where(inside, self.applied(p, room) + self.deviation * p, 0.0)
-            curvature = _products(p, image)
-            alpha = np.divide(rr, curvature, out=np.zeros_like(rr), where=curvature > 0.0)
-            x += _each(alpha, x) * p
-            r -= _each(alpha, r) * image
-            before, rr = rr, _squares(r)
-            ratio = np.divide(rr, before, out=np.zeros_like(rr), where=before > 0.0)
-            p = (r + _each(ratio, p) * p).astype(windows.dtype)
-        return x
-
     def applied(self, windows: Tensor, room: Room) -> Tensor:
         """(M − δ) of windows: Σ_k λ_k windows ×_{2k} U_kU_kᵀ."""
         out = room("applied", windows.shape, windows.dtype)
@@ -215,20 +191,3 @@ def add_row_sums(
         else:
             turned = sums.reshape(-1, width, rest).transpose(0, 2, 1)
             total += np.matmul(left.reshape(-1, length, rest), turned).sum(axis=0)
-
-
-def _products(left: Tensor, right: Tensor) -> NDArray[np.float64]:
-    """⟨left, right⟩ of each window."""
-    count = len(left)
-    pairs = left.reshape(count, -1), right.reshape(count, -1)
-    products: NDArray[np.float64] = np.einsum("ab,ab->a", *pairs, dtype=np.float64)
-    return products
-
-
-def _squares(windows: Tensor) -> NDArray[np.float64]:
-    return _products(windows, windows)
-
-
-def _each(numbers: NDArray[np.float64], windows: Tensor) -> NDArray[np.float64]:
-    """One number for each window, as an array that multiplies them."""
-    return numbers.reshape(-1, *(1,) * (windows.ndim - 1))

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from slrt_dask.data.holding_out import Kind, SquaredErrors
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.dual.certificate import Certificate, captured, nuclear_norm
+from slrt_dask.dual.entries import EntryModel
+from slrt_dask.dual.feasible import Correction
 from slrt_dask.dual.hankel.answers import HankelValidationErrors, WithTensor, WriteTensor
 from slrt_dask.dual.hankel.certificate import HankelBounds, HankelProducts, MeasureHankel
 from slrt_dask.dual.hankel.embedded import EmbeddedStore
@@ -28,8 +30,6 @@ from slrt_dask.dual.hankel.sums import (
     HankelRowSums,
 )
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
-from slrt_dask.dual.entries import EntryModel
-from slrt_dask.dual.feasible import Correction
 from slrt_dask.dual.problem import Evaluation, InnerSummary, check_settings, checked_norm
 from slrt_dask.dual.sums import ObservationSize
 from slrt_dask.engine.base import Engine, VectorHandle
@@ -50,7 +50,6 @@ class HankelProblem:
         when the parts come close enough to a Hankel tensor before
     offset : what was subtracted from the observations
     box : bounds on W, in the units of the data
-    relaxed : keep S to the copies of observations; the parts are then tied to W there only
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class HankelProblem:
         stages: tuple[float, ...] = (),
         offset: float = 0.0,
         box: Box | None = None,
-        relaxed: bool = False,
         certificate_rtol: float = 1e-5,
         max_inner_iterations: int = 1000,
     ) -> None:
@@ -82,7 +80,7 @@ class HankelProblem:
         self._close = self._final = False
         self._before = self.progress()
         self.sweeps = 0
-        self._offset, self._box, self._relaxed = offset, box, relaxed
+        self._offset, self._box = offset, box
         self._max_inner_iterations = max_inner_iterations
         self._manifold = SpectrahedronProduct(tuple(zip(window, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
@@ -273,7 +271,6 @@ class HankelProblem:
             self.deviation,
             self._offset,
             self._box,
-            self._relaxed,
         )
 
     def _solved(self, program: HankelSolve) -> HankelOutcome:

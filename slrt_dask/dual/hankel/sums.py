@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from slrt_dask.dual.hankel.embedding import overlap_add
-from slrt_dask.dual.hankel.inner import GATHER, KEEP, SWEEP, OnTensors, Told
+from slrt_dask.dual.hankel.inner import OnTensors
 from slrt_dask.dual.hankel.model import Matrices, add_row_sums
 from slrt_dask.dual.hankel.observed import Tensor
 from slrt_dask.engine.block import VALUES, Block
-from slrt_dask.engine.program import Finished
+from slrt_dask.engine.program import Rounds, Sweep
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,13 @@ class HankelRowSums(OnTensors):
     less: str | None
     matrices: Matrices
 
-    @property
-    def gathered(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.vector or VALUES, self.less) if name)
+    def rounds(self) -> Rounds:
+        names = tuple(name for name in (self.vector or VALUES, self.less) if name)
+        tensors = yield from self.gathered(*names)
+        return (yield Sweep(HankelRowSums._sums, (tensors,)))
 
-    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> Matrices:
-        totals = total or _zeros(self.matrices)
+    def _sums(self, block: Block, total: Any, tensors: tuple[Tensor, ...]) -> Matrices:
+        totals: Matrices = total or _zeros(self.matrices)
         for windows in self._windows(block, tensors):
             add_row_sums(windows, windows, self.matrices, totals, block.buffers.array)
         return totals
@@ -44,9 +45,6 @@ class HankelRowSums(OnTensors):
         for offsets in self.setting.model.batches(range(*block.slices)):
             yield self.setting.windows(block, offsets, tensors[0], "windows")
 
-    def advance(self, message: Told, total: Any) -> Told | Finished:
-        return Told(SWEEP, total) if message.phase == GATHER else Finished(total)
-
 
 @dataclass(frozen=True)
 class HankelRightHandSide(OnTensors):
@@ -56,26 +54,18 @@ class HankelRightHandSide(OnTensors):
     target: str
     direction: Matrices
 
-    @property
-    def gathered(self) -> tuple[str, ...]:
-        return (self.vector,)
+    def rounds(self) -> Rounds:
+        tensors = yield from self.gathered(self.vector)
+        (found,) = yield Sweep(HankelRightHandSide._sums, (tensors,))
+        yield from self.kept(self.target, found)
 
-    @property
-    def kept_name(self) -> str:
-        return self.target
-
-    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> tuple[Tensor]:
+    def _sums(self, block: Block, total: Any, tensors: tuple[Tensor, ...]) -> tuple[Tensor]:
         embedding, model = self.setting.store.embedding, self.setting.model
         sums = np.zeros(embedding.shape) if total is None else total[0]
         for offsets, dual in self.setting.duals(block, tensors):
             moved = model.moved(dual, self.direction, block.buffers.array)
-            overlap_add(embedding, self.setting.solved(block, offsets, moved), offsets, sums)
+            overlap_add(embedding, model.solved(moved, block.buffers.array), offsets, sums)
         return (sums,)
-
-    def advance(self, message: Told, total: Any) -> Told | Finished:
-        if message.phase == KEEP:
-            return Finished(None)
-        return Told(SWEEP if message.phase == GATHER else KEEP, total)
 
 
 @dataclass(frozen=True)
@@ -89,27 +79,24 @@ class HankelDerivativeRowSums(OnTensors):
     vector_dot: str
     direction: Matrices
 
-    @property
-    def gathered(self) -> tuple[str, ...]:
-        return self.vector, self.vector_dot
+    def rounds(self) -> Rounds:
+        tensors = yield from self.gathered(self.vector, self.vector_dot)
+        return (yield Sweep(HankelDerivativeRowSums._sums, (tensors,)))
 
-    def swept(self, block: Block, tensors: tuple[Tensor, ...], total: Any) -> Matrices:
+    def _sums(self, block: Block, total: Any, tensors: tuple[Tensor, ...]) -> Matrices:
         setting, factors = self.setting, self.setting.factors
-        totals = total or _zeros(factors)
+        totals: Matrices = total or _zeros(factors)
         room = block.buffers.array
         for offsets, solved in setting.duals(block, tensors[:1]):
             dual = room("dual", solved.shape, solved.dtype)
             dual[...] = solved  # whose memory the next solve takes
             change = setting.windows(block, offsets, tensors[1], "windows")
             change -= setting.model.moved(dual, self.direction, room)
-            moved = setting.solved(block, offsets, change)
+            moved = setting.model.solved(change, room)
             add_row_sums(dual, dual, self.direction, totals, room)
             add_row_sums(dual, moved, factors, totals, room)
             add_row_sums(moved, dual, factors, totals, room)
         return totals
-
-    def advance(self, message: Told, total: Any) -> Told | Finished:
-        return Told(SWEEP, total) if message.phase == GATHER else Finished(total)
 
 
 def _zeros(matrices: Matrices) -> Matrices:
