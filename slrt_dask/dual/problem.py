@@ -2,8 +2,9 @@
 
     g(U) = max_x Σ_e [ what z and s are worth there ] − Σ_t λ_t/2 ‖U_tᵀ X_k‖²,     x = z + s
 
-The maximiser solves the inner problem (`entries.py`, `solve.py`, `box_solve.py`); it stays where the
-observations are and is known here only by a handle. Everything else is small and lives on the driver.
+The maximiser solves the inner problem (`entries.py`, `solve.py`, `box_solve.py`); it stays where
+the observations are and is known here only by a handle. Everything else is small and lives on the
+driver.
 """
 
 from __future__ import annotations

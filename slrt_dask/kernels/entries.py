@@ -2,15 +2,15 @@
 
 Given w, what the model says of an entry, the entry answers with a dual number x = z + s:
 
-    z = 2C (y − w), clipped to ±most      where it is observed (most is infinite without Huber's loss)
+    z = 2C (y − w), clipped to ±most      where it is observed; most is 2Cδ, or infinite
     s = centre + (b − w)/μ                where it is bounded and w has passed a bound b; else 0
 
 With `below` = lower + μ·centre and `above` = upper + μ·centre that is s = (below − w)/μ for w <
 below and (above − w)/μ for w > above. The answer falls as w rises, in straight pieces. So every x
 belongs to an interval [w₁, w₂] of w: a single number where the answer falls, and x is *free* to
 move; a longer one where the answer stays the same, at z = ±most or s = 0, and x is *held* there for
-as long as w stays inside. The inner problem minimises F(x) = Σ_e ψ_e(x_e) + ½⟨x, L x⟩, and the slope
-of F at an entry is w − [w₁, w₂].
+as long as w stays inside. The inner problem minimises F(x) = Σ_e ψ_e(x_e) + ½⟨x, L x⟩, and the
+slope of F at an entry is w − [w₁, w₂].
 
 Vectors may be float32; every sum is kept in float64.
 """
@@ -221,7 +221,7 @@ def move(these, x, image, p, w, alpha):
     for e in range(x.size):
         image[e] += alpha * w[e]
         if p[e] != 0.0:
-            mark, y, twice_c, most, below, above = _entry(these, e)
+            _, y, twice_c, most, below, above = _entry(these, e)
             value = np.float64(x[e])
             to = value + alpha * np.float64(p[e])
             held = _stopped(value, to, y, twice_c, most, below, above)
