@@ -11,10 +11,9 @@ import pytest
 import sparse
 
 import slrt_dask as slrt
+from slrt_dask.dual.certificate import Measure
 from slrt_dask.dual.numbering import number_fibres
-from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem
-from slrt_dask.dual.solve import Residual
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.engine.base import LocalEngine
 from slrt_dask.engine.share import Assignment
@@ -93,14 +92,12 @@ def test_row_sums_are_two_products_with_the_unfolding(case, problem):
 
 def test_the_operator_is_a_sum_of_products_with_the_tensor_where_it_is_observed(case, problem):
     store, (problem, U) = case[2], problem
-    Y, image = store.to_dask(), problem.shift * store.to_dask()
+    Y, image = store.to_dask(), 0 * store.to_dask()
     for mode, (weight, u) in enumerate(zip(problem.weights, U, strict=True)):
         image += store.mask() * da.moveaxis(weight * da.tensordot(u @ u.T, Y, (1, mode)), 0, mode)
-    residual = Y - image
-    expected = [(residual**2).sum(), (residual * Y).sum(), (Y**2).sum()]
-    program = Residual(Factors.of(U), problem.weights, problem.shift, "values")
-    found = problem.engine.run(program)
-    found = found.r_dot_r, found.r_dot_x, found.x_dot_x
+    expected = [((image - Y) ** 2).sum(), (Y**2).sum() / (2 * problem.cost_weight), (Y**2).sum()]
+    found = problem.engine.run(Measure(problem.operator(U), problem.model, "values"))
+    found = found.misfit, found.energy, found.overlap
     np.testing.assert_allclose(found, [float(one.compute()) for one in expected], rtol=1e-12)
 
 

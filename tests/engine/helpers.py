@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,11 +12,12 @@ from slrt_dask.dual.numbering import number_fibres
 from slrt_dask.dual.operator import Factors
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.dual.sampling import ValidationErrors
-from slrt_dask.dual.sums import DerivativeRowSums, NormOfObservations
+from slrt_dask.dual.sums import DerivativeRowSums
 from slrt_dask.dual.working_set import partition_columns
 from slrt_dask.dual.writing import partition_vector, put_partition_vector
 from slrt_dask.engine.base import LocalEngine
 from slrt_dask.engine.cluster import ClusterEngine
+from slrt_dask.engine.program import Program, Sweep
 from slrt_dask.engine.share import Assignment, Share
 from slrt_dask.engine.watch import assign_partitions, cluster_places
 from tests.oracles.dense import random_problem
@@ -108,6 +110,18 @@ def columns_of(path, number):
     return open_store(path).read_partition(number)[0]
 
 
+@dataclass(frozen=True)
+class Norm(Program):
+    """‖Y‖: about the shortest program there is."""
+
+    def rounds(self):
+        squares = yield Sweep(Norm._squares)
+        return float(squares) ** 0.5
+
+    def _squares(self, block, total):
+        return float(np.vdot(block.values, block.values)) + (total or 0.0)
+
+
 # ---- answers ----------------------------------------------------------------------------------
 
 
@@ -127,12 +141,11 @@ def results(engine, dense, *, iterations=4, validated=True, certified=True):
         "residual": evaluation.inner.residual,
         "dual": dense_vector(engine, evaluation.dual.name),
         "warm dual": dense_vector(engine, warm.dual.name),
-        "norm": engine.run(NormOfObservations()),
+        "norm": engine.run(Norm()),
     }
     rows = DerivativeRowSums(
-        evaluation.dual.name, warm.dual.name, Factors.of(point), Factors.of(direction),
-        engine.store.slab_mode,
-    )  # fmt: skip
+        evaluation.dual.name, warm.dual.name, problem.operator(point), Factors.of(direction)
+    )
     by_mode = {
         "row sums": problem.row_sums(None, point),
         "gradient": problem.gradient(evaluation),
@@ -142,7 +155,7 @@ def results(engine, dense, *, iterations=4, validated=True, certified=True):
     for name, parts in by_mode.items():
         found |= {f"{name} {mode}": part for mode, part in enumerate(parts)}
     if validated:
-        program = ValidationErrors(evaluation.dual.name, Factors.of(point), dense.lambdas)
+        program = ValidationErrors(evaluation.dual.name, problem.operator(point))
         found["validation"] = engine.run(program).rmse
     if certified:
         certificate = problem.certify(evaluation)

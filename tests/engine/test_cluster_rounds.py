@@ -23,7 +23,6 @@ from distributed.diagnostics.task_stream import TaskStreamPlugin
 import slrt_dask
 from slrt_dask.config import FitSettings
 from slrt_dask.dual.solve import ConjugateGradients
-from slrt_dask.dual.sums import NormOfObservations
 from slrt_dask.engine.cluster import ClusterEngine
 from slrt_dask.engine.program import OneRound, Program, Sweep
 from slrt_dask.engine.watch import cluster_places
@@ -31,6 +30,7 @@ from slrt_dask.errors import ClusterLost, NoWorkers, StateLost, StoreCorrupt
 from slrt_dask.request import plan_of
 from slrt_dask.spending import peak_bytes
 from tests.engine.helpers import (
+    Norm,
     assert_same,
     assignment_of,
     cluster_engine,
@@ -309,7 +309,7 @@ def assert_nothing_is_left(client):
 @pytest.mark.parametrize("way", ["closed", "forgotten"])
 def test_an_engine_that_is_gone_leaves_nothing_on_the_workers(way, stored, client):
     engine = cluster_engine(stored[1], client, block_entries=12)
-    engine.run(NormOfObservations())
+    engine.run(Norm())
     assert all(client.run(open_scratch_files).values())
     if way == "closed":
         engine.close()
@@ -332,11 +332,11 @@ def test_an_engine_that_fails_to_load_leaves_nothing_on_the_workers(client, tmp_
 
 def test_a_share_that_a_worker_has_dropped_is_lost_state(stored, client):
     with cluster_engine(stored[1], client) as engine:
-        engine.run(NormOfObservations())
+        engine.run(Norm())
         loads = {key for keys in client.has_what().values() for key in keys if "load-" in str(key)}
         client.cancel([distributed.Future(key, client) for key in loads], force=True)
         with pytest.raises(StateLost):
-            engine.run(NormOfObservations())
+            engine.run(Norm())
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def test_a_worker_that_is_killed_in_a_round_is_lost_state_soon(stored, cluster, 
     }
     engine = ClusterEngine(client, assignments)
     began = time.monotonic()
-    for program in (Kill(doomed), NormOfObservations()):
+    for program in (Kill(doomed), Norm()):
         with pytest.raises(StateLost):
             engine.run(program)
     engine.close()

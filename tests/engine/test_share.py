@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slrt_dask.dual.numbering import number_fibres
-from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.operator import Operator, terms_of
 from slrt_dask.dual.solve import ConjugateGradients
 from slrt_dask.dual.working_set import partition_columns, resupported
 from slrt_dask.dual.writing import partition_extra, partition_vector
@@ -388,9 +388,8 @@ def test_products_on_other_entries_are_the_dense_ones(order, streamed, store_of,
     rng = np.random.default_rng(2)
     point, x = dense.manifold.random_point(rng), rng.standard_normal(shape)
     options = {"block_entries": 20, "directory": str(tmp_path)} if streamed else {}
-    program = ConjugateGradients(
-        Factors.of(point), dense.lambdas, store.slab_mode, 0.1, "x", "start", None, np.inf, 0
-    )
+    operator = Operator.of(terms_of(dense.lambdas), point, store.slab_mode)
+    program = ConjugateGradients(operator, 0.1, "x", np.inf, 0, start="start")
     with local_engine(store, 2, **options) as engine:
         held = dense.mask.copy()
 

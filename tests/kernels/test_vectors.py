@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from slrt_dask.kernels import additive, bounds, vectors, windows
+from slrt_dask.kernels import additive, vectors, windows
 from slrt_dask.kernels.coupling import add_adjoint, add_products
 from tests.kernels.helpers import TOLERANCE, close
 
@@ -88,24 +88,14 @@ def test_a_difference_comes_with_its_square(drawn):
     close(squared, np.sum(out.astype(np.float64) ** 2))
 
 
-def observed(vector):
-    """Marks of entries without bounds, as they are held: as numbers of the vectors' type."""
-    return np.full(vector.size, bounds.OBSERVED, vector.dtype)
-
-
 PASSES = {
     "dot": (2, vectors.dot),
     "start": (5, lambda source, target, *cleared: vectors.start(source, target, cleared)),
     "difference": (3, vectors.difference),
     "conjugate_step": (5, lambda *held: vectors.conjugate_step(*held, 0.3, 0.7)),
     "solution_products": (3, vectors.solution_products),
-    "scale_by_resistance": (
-        2, lambda r, w: bounds.scale_by_resistance(observed(r), r, 2.0, 0.1, w)
-    ),
-    "bounded conjugate_step": (
-        5, lambda *held: bounds.conjugate_step(observed(held[0]), *held, 0.3, 0.7, 2.0, 0.1)
-    ),
-}  # fmt: skip
+    "scale": (3, vectors.scale),
+}
 
 
 @pytest.mark.parametrize(("count", "make_pass"), PASSES.values(), ids=PASSES)
