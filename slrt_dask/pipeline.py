@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -138,6 +139,9 @@ class Fit:
             events.append(self.problem.notice)
         start: Any = self._first_point() if state is None else state
         kept = None if run is None else self._kept(run, cadence, state, events)
+        elapsed = earlier[-1].seconds if earlier else 0.0
+        if self.settings.max_seconds is not None:
+            self.engine.deadline = time.monotonic() + self.settings.max_seconds - elapsed
         outcome = minimise(
             self.problem,
             self._method(accuracy=self._accuracy),
@@ -154,9 +158,10 @@ class Fit:
             grow=self._growth,
             patience=self.patience,
             certify_every=GROWING_EVERY if self.settings.certified else USUAL_EVERY,
-            elapsed=earlier[-1].seconds if earlier else 0.0,
+            elapsed=elapsed,
             event="; ".join(events),
         )
+        self.engine.deadline = None
         records = (*earlier, *outcome.records)
         if kept is not None:
             records = kept.end(outcome.state, records)

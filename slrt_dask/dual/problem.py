@@ -314,12 +314,17 @@ class DualProblem:
         multipliers = self.multipliers
         if multipliers is None:
             return None
-        if not multipliers.eased(evaluation.inner.converged) and not multipliers.moved(
-            self.operator(evaluation.point), evaluation.dual.name, evaluation.rows,
-            evaluation.inner.iterations, rtol, self._norm,
-        ):  # fmt: skip
-            return None
-        return self.evaluate(evaluation.point, rtol=rtol, warm=evaluation)
+        before = dict(vars(multipliers))
+        try:
+            if not multipliers.eased(evaluation.inner.converged) and not multipliers.moved(
+                self.operator(evaluation.point), evaluation.dual.name, evaluation.rows,
+                evaluation.inner.iterations, rtol, self._norm,
+            ):  # fmt: skip
+                return None
+            return self.evaluate(evaluation.point, rtol=rtol, warm=evaluation)
+        except BaseException:  # the evaluation that is kept belongs to the multipliers before
+            vars(multipliers).update(before)
+            raise
 
     def settle(self, evaluation: Evaluation, *, rtol: float) -> Evaluation:
         """The evaluation with multipliers that move no more, and no bound missed anywhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from slrt_dask import interrupts
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.engine.program import Course, Finished, Program
 from slrt_dask.engine.share import Assignment, Share
+from slrt_dask.errors import OutOfTime
 from slrt_dask.spending import Cause, ShareSpending, Stopwatch
 
 
@@ -35,6 +37,8 @@ class Engine(ABC):
         self.stopwatch = Stopwatch()
         self.places: list[str] = [""]
         """The addresses of the shares' workers; one empty address for this process."""
+        self.deadline: float | None = None
+        """By `time.monotonic`: when a program that is running is to be given up."""
         self._names = itertools.count()
         self._released: list[str] = []
 
@@ -48,9 +52,19 @@ class Engine(ABC):
         return tuple(self._released.pop() for _ in range(len(self._released)))
 
     def run(self, program: Program) -> Any:
-        """Run a program to its end; returns its outcome."""
+        """Run a program to its end; returns its outcome.
+
+        Raises OutOfTime, once, when the deadline is over, and KeyboardInterrupt after Ctrl-C.
+        """
         with self.stopwatch.on(Cause.ROUNDS):
             return self._run(program)
+
+    def check(self) -> None:
+        """Asked between rounds, and while waiting for them."""
+        interrupts.check()
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            self.deadline = None
+            raise OutOfTime("the time limit was reached in the middle of a solve")
 
     def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Call task(share, *arguments) once where each share is; returns the small results."""
@@ -92,7 +106,7 @@ class LocalEngine(Engine):
         course, run, drop = Course(program), next(self._runs), self.take_released()
         rounds = itertools.count()
         while not isinstance(course.next, Finished):
-            interrupts.check()
+            self.check()
             course.advance(self._share.sweep(run, next(rounds), program, course.next, drop))
         return course.next.outcome
 

@@ -9,6 +9,7 @@ root's also keeps the program on its way, so that no task of one submission depe
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import itertools
@@ -29,7 +30,6 @@ from distributed.comm import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
-from slrt_dask import interrupts
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.program import Course, Finished, Program, Sweep
 from slrt_dask.engine.share import Assignment, Share
@@ -43,8 +43,6 @@ LOOK_SECONDS = 0.5
 """How long to wait for a result before looking whether the workers are still there."""
 UNLOAD_SECONDS = 10.0
 """How long an engine that is closed waits for workers to let go of their shares."""
-AT_ONCE = 16
-"""Results that may take ANSWER_SECONDS to get here, once they are there."""
 GONE = (KilledWorker, CancelledError, CommClosedError, ClosedClientError)
 """What a future or a client raises when a task, or the way to it, was lost."""
 PLUGIN = "slrt-shares"
@@ -280,12 +278,12 @@ class PinnedTasks:
             check()
             self._look_after(futures, partial(self.wait_for, left[0], LOOK_SECONDS))
         _raise_failed(futures)
-        gather = partial(self.client.gather, list(futures), asynchronous=True)
-        seconds, results = ANSWER_SECONDS * (1 + len(futures) / AT_ONCE), None
+        # Not by `client.sync`: a worker may be lost now, and dask would wait for it without a word.
+        gathering = self.client.gather(list(futures), asynchronous=True)
+        coming = asyncio.run_coroutine_threadsafe(gathering, self.client.loop.asyncio_loop)
+        results = None
         while results is None:
-            results = self._look_after(
-                futures, partial(self.client.sync, gather, callback_timeout=seconds)
-            )
+            results = self._look_after(futures, partial(coming.result, LOOK_SECONDS))
         return list(results)
 
     def taken(self, futures: Sequence[Any], check: Callable[[], None] = lambda: None) -> list[Any]:
@@ -366,7 +364,7 @@ class ClusterEngine(Engine):
             try:
                 while not isinstance(ended, Finished):
                     rounds = range(first, first + program.at_once)
-                    (ended,) = self._tasks.taken([self._submitted(sent, rounds)], interrupts.check)
+                    (ended,) = self._tasks.taken([self._submitted(sent, rounds)], self.check)
                     first = rounds.stop
             finally:
                 sent.release()
