@@ -168,7 +168,6 @@ def flipped(place):
 
 
 DAMAGES = {
-    "lost": lambda chunk: chunk.unlink(),
     "shortened": lambda chunk: chunk.write_bytes(chunk.read_bytes()[:-5]),
     "first byte": flipped(0),
     "sixth byte": flipped(5),
