@@ -20,7 +20,6 @@ import dask.array as da
 import numpy as np
 from packaged import PACKAGED, packaged_array
 from scores import table
-from slrt_dask.cli.interrupts import interrupted_fit_explained, interrupts_noticed
 
 import slrt_dask as slrt
 from slrt_dask.cli.application import EXIT_INTERRUPTED

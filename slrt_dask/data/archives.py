@@ -250,13 +250,14 @@ def _copied(stream: IO[bytes], name: str, scratch: str | None) -> NDArray[Any]:
 
 def _mapped(file: IO[bytes], name: str) -> NDArray[Any]:
     """The array in a local file, which may have no name: `np.load` maps files with names only."""
+    if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+        raise InvalidInput(f"{name} does not begin as a .npy file does; check it, and its name.")
+    file.seek(0)
     try:
-        version = np.lib.format.read_magic(file)
         if os.fstat(file.fileno()).st_size < MAPPED_BYTES:
-            file.seek(0)
             small: NDArray[Any] = np.load(file, allow_pickle=False)
             return small
-        shape, by_columns, dtype = HEADERS[version](file)
+        shape, by_columns, dtype = HEADERS[np.lib.format.read_magic(file)](file)
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
         return np.memmap(file, dtype, "r", file.tell(), shape, "F" if by_columns else "C")

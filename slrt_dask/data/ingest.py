@@ -364,37 +364,34 @@ def _checked(
     return Batch(indices, _finite(batch, source, dtype), batch.rows)
 
 
-def _refuse(bad: NDArray[np.bool_], batch: Batch, source: Source, complaint: str) -> None:
-    """Raise for the first entry (in source order) with a bad index, if there is one."""
-    entries = bad.any(axis=0)
-    if entries.any():
-        entry = int(np.argmax(entries))
-        mode = int(np.argmax(bad[:, entry]))
-        written = _number(batch.indices[mode, entry].item() + source.index_base)
-        raise InvalidInput(
-            f"{_described(source, batch, entry)}, value {_value(batch, entry)}: "
-            f"position {written} in mode {mode} {complaint}."
-        )
-
-
 def _finite(batch: Batch, source: Source, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if batch.values.dtype.kind not in "biuf":
+    given = batch.values
+    if given.dtype.kind not in "biuf":
         raise InvalidInput(
-            f"values have type {batch.values.dtype}, for example {_value(batch, 0)}; "
-            "give real numbers."
+            f"values have type {given.dtype}, for example {given[:1].tolist()[0]!r}; give real "
+            "numbers."
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        values = np.ascontiguousarray(batch.values, dtype=dtype)
-    finite = np.isfinite(values)
-    if finite.all():
-        return values
-    entry = int(np.argmin(finite))
-    remedy = "leave missing entries out, and correct infinite ones"
-    if np.isfinite(batch.values[entry]):
-        remedy = f"it does not fit in {dtype}; use float64"
+        values = np.ascontiguousarray(given, dtype=dtype)
+    if not np.isfinite(values).all():
+        missing = "is no finite number; leave missing entries out, and correct infinite ones"
+        _refuse(~np.isfinite(given), batch, source, missing)
+        _refuse(~np.isfinite(values), batch, source, f"does not fit in {dtype}; use float64")
+    return values
+
+
+def _refuse(bad: NDArray[np.bool_], batch: Batch, source: Source, complaint: str) -> None:
+    """Raise for the first entry (in source order) with a bad index (K, m) or value (m,)."""
+    entries = bad.any(axis=0) if bad.ndim == 2 else bad
+    if not entries.any():
+        return
+    entry = int(np.argmax(entries))
+    if bad.ndim == 2:
+        mode = int(np.argmax(bad[:, entry]))
+        position = _number(batch.indices[mode, entry].item() + source.index_base)
+        complaint = f"position {position} in mode {mode} {complaint}"
     raise InvalidInput(
-        f"{_described(source, batch, entry)}, value {_value(batch, entry)}: not a finite number in "
-        f"the store; {remedy}."
+        f"{_described(source, batch, entry)}, value {batch.values[entry].item()!r}: {complaint}."
     )
 
 
@@ -405,11 +402,6 @@ def _described(source: Source, batch: Batch, entry: int, *, row: bool = True) ->
     base = f" (counting from {source.index_base})" if source.index_base else ""
     place = "" if batch.rows is None or not row else f"{source.row_word} {batch.rows[entry]}, "
     return f"{place}index ({written}){base}"
-
-
-def _value(batch: Batch, entry: int) -> str:
-    value = batch.values[entry]
-    return repr(value.item() if isinstance(value, np.generic) else value)
 
 
 def _number(value: int | float) -> str:

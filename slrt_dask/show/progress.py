@@ -25,6 +25,8 @@ SECONDS_BETWEEN_LINES = 10.0
 """Between two lines about a stage where there is no terminal."""
 DRAWING = 0.1
 """The part of the time that drawing charts in a notebook may take, at most."""
+LARGE = 9_999
+"""Larger amounts are shown in thousands or millions."""
 logger = logging.getLogger("slrt_dask")
 
 
@@ -166,7 +168,8 @@ class LiveProgress:
         return describe(newest, self._records[0].ranks)
 
     def _new_bar(self, stage: str, total: int | None) -> Any:
-        options = {"desc": stage, "total": total, "unit": "", "unit_scale": True, "miniters": 1}
+        is_large = total is None or total > LARGE
+        options = {"desc": stage, "total": total, "unit": "", "unit_scale": is_large, "miniters": 1}
         if self._in_notebook:
             return _tqdm(**options)
         if self._stream.isatty():

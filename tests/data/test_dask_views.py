@@ -20,6 +20,8 @@ from slrt_dask.engine.share import Assignment
 from slrt_dask.errors import InvalidInput
 
 SHAPES = {1: (9,), 2: (9, 8), 3: (8, 6, 5), 4: (7, 4, 3, 4)}
+# A series is completed with Hankel structure, by another operator.
+TENSORS = pytest.mark.parametrize("case", [2, 3, 4], indirect=True)
 
 
 @pytest.fixture(params=SHAPES, ids=lambda order: f"order {order}")
@@ -72,10 +74,8 @@ def test_an_unfolding_along_no_mode_is_refused(case, mode):
 
 @pytest.fixture
 def problem(case):
-    """The package's problem on an engine of two threads, and a point; not for series."""
+    """The package's problem on an engine of two threads, and a point."""
     store = case[2]
-    if store.order == 1:
-        pytest.skip("a series is completed with Hankel structure")
     with LocalEngine(Assignment(store, tuple(range(len(store.partitions))), 2)) as engine:
         number_fibres(engine)
         weights = tuple(1.0 + k for k in range(store.order))
@@ -83,6 +83,7 @@ def problem(case):
         yield problem, problem.manifold.random_point(np.random.default_rng(5))
 
 
+@TENSORS
 def test_row_sums_are_two_products_with_the_unfolding(case, problem):
     store, (problem, point) = case[2], problem
     for mode, sums in enumerate(problem.row_sums(None, point)):
@@ -90,6 +91,7 @@ def test_row_sums_are_two_products_with_the_unfolding(case, problem):
         np.testing.assert_allclose(sums, (X @ (X.T @ U)).compute(), rtol=1e-12, atol=1e-12)
 
 
+@TENSORS
 def test_the_operator_is_a_sum_of_products_with_the_tensor_where_it_is_observed(case, problem):
     store, (problem, U) = case[2], problem
     Y, image = store.to_dask(), 0 * store.to_dask()
@@ -101,6 +103,7 @@ def test_the_operator_is_a_sum_of_products_with_the_tensor_where_it_is_observed(
     np.testing.assert_allclose(found, [float(one.compute()) for one in expected], rtol=1e-12)
 
 
+@TENSORS
 def test_the_start_is_the_root_of_the_corrected_gram_matrix(case, problem):
     store, (problem, _) = case[2], problem
     for mode, U in enumerate(spectral_start(problem, seed=0)):

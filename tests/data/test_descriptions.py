@@ -174,15 +174,15 @@ def test_an_export_has_the_names_and_attributes(tmp_path, array):
 
 def test_a_group_with_coordinates_is_opened_by_xarray_and_ingested_again(tmp_path, array):
     done = completed(from_array(tmp_path / "store", array))
-    told = []
+    calls = []
     written = done.to_zarr(
         tmp_path / "group.zarr",
         coordinates=True,
         chunks=(2, 5, 6),
-        progress=lambda *p: told.append(p),
+        progress=lambda *p: calls.append(p),
     )
     assert written.chunks == (2, 5, 6)
-    assert told == [("write", 0, 2), ("write", 1, 2), ("write", 2, 2)]
+    assert calls == [("write", 0, 2), ("write", 1, 2), ("write", 2, 2)]
     labelled = done.to_xarray()
     with xarray.open_zarr(tmp_path / "group.zarr") as opened:
         found = opened["reflectance"].load()

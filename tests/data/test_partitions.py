@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slrt_dask.data.arrays import box_shape, coo_source
@@ -92,27 +90,6 @@ def test_boxes_are_whole_units_within_the_limit(lengths, limit):
     smallest = math.prod(min(u, n) for n, u in lengths)
     assert math.prod(box) <= max(limit, smallest)
     assert all(b == n or b % u == 0 for b, n, u in zip(box, shape, unit, strict=True))
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    cells=st.sets(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=60),
-    batch_entries=st.integers(1, 70),
-    partition_entries=st.integers(1, 70),
-)
-def test_any_set_of_cells_is_stored_and_found_again(cells, batch_entries, partition_entries):
-    indices = np.array(sorted(cells, key=hash)).T
-    values = indices[0] * 100.0 + indices[1] * 10 + indices[2]
-    with tempfile.TemporaryDirectory() as directory:
-        store = ingested(
-            Path(directory) / "store",
-            coo_source(indices, values, (6, 6, 6)),
-            batch_entries=batch_entries,
-            partition_entries=partition_entries,
-        )
-        found, numbers = columns_of(store)
-    assert {tuple(column) for column in found.T.tolist()} == cells
-    np.testing.assert_array_equal(numbers, found[0] * 100.0 + found[1] * 10 + found[2])
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 3, 7])

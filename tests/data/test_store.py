@@ -168,7 +168,6 @@ def flipped(place):
 
 
 DAMAGES = {
-    "lost": lambda chunk: chunk.unlink(),
     "shortened": lambda chunk: chunk.write_bytes(chunk.read_bytes()[:-5]),
     "first byte": flipped(0),
     "sixth byte": flipped(5),
@@ -189,12 +188,6 @@ def test_a_damaged_chunk_is_found_when_its_partition_is_read(tmp_path, store, co
         lambda: lazy.compute(scheduler="synchronous"),
     ):
         refused(StoreCorrupt, "p00001", read)
-
-
-def test_a_lost_chunk_of_zeros_is_found_too(tmp_path):
-    store = from_coo(tmp_path / "store", [[0, 0, 0], [0, 0, 0], [0, 1, 2]], np.zeros(3), (1, 1, 3))
-    (tmp_path / "store/p00000/values/c/0").unlink()
-    refused(StoreCorrupt, "p00000", store.verify)
 
 
 @pytest.mark.parametrize("lost", ["p00001", "p00001/indices_2", "p00001/values/zarr.json"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import warnings
 from contextlib import contextmanager
 
@@ -397,20 +398,14 @@ def test_an_object_store_that_does_not_answer_is_named(bucket, monkeypatch):
     forget_sessions()
 
 
-def test_an_unknown_protocol_is_named():
-    with pytest.raises(InvalidInput, match="nonsense://x is no address"):
-        from_coo("nonsense://x", [[0], [0]], [1.0])
-    with pytest.raises(InvalidInput, match="nonsense://x is no address"):
-        open_store("nonsense://x")
-
-
-def test_a_file_system_that_is_not_installed_is_named(monkeypatch):
-    def missing(*_):
-        raise ImportError("Install gcsfs to access Google Storage")
-
-    monkeypatch.setattr("fsspec.core.get_filesystem_class", missing)
-    with pytest.raises(MissingDependency, match="Install gcsfs"):
-        from_coo("gs://bucket/x", [[0], [0]], [1.0])
+@pytest.mark.parametrize(
+    ("address", "error"), [("nonsense://x", InvalidInput), ("gs://x", MissingDependency)]
+)
+def test_an_address_of_an_unknown_kind_is_named(address, error, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    for call in (lambda: from_coo(address, [[0], [0]], [1.0]), lambda: open_store(address)):
+        with pytest.raises(error, match=address):
+            call()
 
 
 def test_a_run_directory_that_is_a_url_is_refused(memory, tensor):

@@ -100,7 +100,7 @@ def test_the_answer_has_the_offset_of_all_observations(found, ratings):
 def test_a_page_shows_both_paths(found, tmp_path):
     text = slrt.report(found[2], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "offsets per mode were used: held-out error" in text.lower()
-    shown = text.count("<td>the mean</td>"), text.count("<td>offsets per mode</td>")
+    shown = text.count(">the mean</td>"), text.count(">offsets per mode</td>")
     assert sum(shown) == len(found[1])
 
 
