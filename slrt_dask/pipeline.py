@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -161,7 +162,7 @@ class Fit:
             elapsed=elapsed,
             event="; ".join(events),
         )
-        self.engine.deadline = None
+        self.engine.deadline = math.inf
         records = (*earlier, *outcome.records)
         if kept is not None:
             records = kept.end(outcome.state, records)

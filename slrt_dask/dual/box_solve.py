@@ -29,7 +29,7 @@ from slrt_dask.dual.operator import Operator, Sums
 from slrt_dask.dual.rows import Rows, RowState, RowVector, add_multipliers, products_of
 from slrt_dask.dual.solve import InnerOutcome, Scalars, check_finite, missed_value
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Program, Rounds, Sweep
+from slrt_dask.engine.program import Program, Rounds, Sweep, TimeLimit
 from slrt_dask.kernels import entries as passes
 
 FELL = 1e-6
@@ -66,6 +66,7 @@ class BoxSolve(Program):
     """Solve for the vector `solution`, to a residual of `tolerance`, starting from `start`.
 
     The residual is how far entries are from their answers, in units of w.
+    seconds : after which it ends with what it has
     length : of steps down the slope; with twice one over the operator's norm, none goes up
     rows, rows_start : a linear constraint, and multipliers of its rows to start from
     """
@@ -79,26 +80,33 @@ class BoxSolve(Program):
     start: str | None = None
     rows: Rows | None = None
     rows_start: RowVector | None = None
+    seconds: float = math.inf
 
     at_once = 8
 
     def rounds(self) -> Rounds:
         rows = None if self.rows is None else RowState(self.rows, self.rows_start)
+        limit = TimeLimit(self.seconds)
         yield Sweep(BoxSolve._begin, (None if rows is None else rows.x,))
-        outcome = yield from self._solved(Part(self.solution), rows, self.tolerance**2)
+        outcome = yield from self._solved(Part(self.solution), rows, limit, self.tolerance**2)
         if rows is not None:
             yield Sweep(BoxSolve._compose, (rows.x,))
         return outcome
 
     def _solved(
-        self, part: Part, rows: RowState | None, enough: float, most: int | None = None
+        self,
+        part: Part,
+        rows: RowState | None,
+        limit: TimeLimit,
+        enough: float,
+        most: int | None = None,
     ) -> Generator[Sweep, Any, InnerOutcome]:
         """Projected conjugate gradients, from where the vector is."""
         most = self.max_iterations if most is None else most
         length, iterations, sweeps, history = self.length, 0, 1, []
         best, free, restart = -math.inf, 0.0, True
         at = yield from self._looked(BoxSolve._image, part, rows, length)
-        while at.squares > enough and iterations < most:
+        while at.squares > enough and iterations < most and not limit.is_over:
             before, iterations, sweeps = at, iterations + 1, sweeps + 1
             fell = part.base is None and at.dual < best - FELL * abs(best)
             best = max(best, at.dual)
@@ -249,6 +257,7 @@ class AlternatingSolve(BoxSolve):
 
     def rounds(self) -> Rounds:
         enough, iterations, sweeps = self.tolerance**2, 0, 0
+        limit = TimeLimit(self.seconds)
         parts = Part("z", passes.OBSERVED, "s"), Part("s", passes.BOUNDED, "z")
         yield Sweep(BoxSolve._begin, (None,))
         yield Sweep(AlternatingSolve._take_apart)
@@ -256,12 +265,12 @@ class AlternatingSolve(BoxSolve):
             yield Sweep(AlternatingSolve._put_together)
             at = yield from self._looked(BoxSolve._image, Part(self.solution), None, self.length)
             sweeps += 1
-            if at.squares <= enough or iterations >= self.max_iterations:
+            if at.squares <= enough or iterations >= self.max_iterations or limit.is_over:
                 converged = at.squares <= enough
                 return InnerOutcome(iterations, sweeps, converged, at.dual, at.squares)
             for part in parts:
                 goal = max(FORCING**2 * at.squares, 0.01 * enough)
-                turn = yield from self._solved(part, None, goal, MOST_STEPS)
+                turn = yield from self._solved(part, None, limit, goal, MOST_STEPS)
                 iterations, sweeps = iterations + turn.iterations, sweeps + turn.sweeps
 
     def _take_apart(self, block: Block, total: Any) -> int:

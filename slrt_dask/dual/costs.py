@@ -154,8 +154,8 @@ class SlabCosts:
 
     @property
     def _arriving(self) -> int:
-        """Sums of other workers that one task adds up, with what may be copied of a message."""
-        return min(FAN_IN, self.workers) - 1 + (3 if self.workers > 1 else 0)
+        """Sums of other workers that one task adds up, a message, and the one before it."""
+        return min(FAN_IN, self.workers) - 1 + (2 if self.workers > 1 else 1)
 
     def _rows(self, threads: int, slices: tuple[int, int]) -> int:
         """Of a linear constraint: coefficients, which stay in memory, and vectors of its rows."""
@@ -166,9 +166,9 @@ class SlabCosts:
         return COEFFICIENT_BYTES * coefficients + vectors * 8 * self.coupling.rows
 
     def _sums(self, threads: int) -> int:
-        """Every thread has two rooms for a solve's partial sums, and makes others for the rest."""
+        """Every thread has two rooms for partial sums; a Hessian product makes one more."""
         widest = self.fibres * self._widest(self.ranks[self.header.slab_mode]) * 8
-        made = 2 * threads * self._sums_bytes + (threads + 1 + self._arriving) * widest
+        made = ((3 if self.hessian else 2) * threads + self._arriving) * widest
         keys = 0 if self._every else 8 * self.fibres
         return max(made + keys, JOINING_KEYS * keys)
 

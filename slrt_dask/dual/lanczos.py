@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.costs import CERTIFICATE_WIDTH
+from slrt_dask.engine.program import TimeLimit
 
 Vectors = tuple[NDArray[np.float64], ...]
 Multiply = Callable[[Vectors], Vectors]
@@ -241,7 +242,12 @@ class TopEigenvalues:
         """What the last call saw of every mode."""
 
     def bounds(
-        self, multiply: Multiply, factors: Vectors, images: Vectors, enough: Enough
+        self,
+        multiply: Multiply,
+        factors: Vectors,
+        images: Vectors,
+        enough: Enough,
+        limit: TimeLimit,
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Lower and upper bounds of the σ_k².
 
@@ -255,7 +261,7 @@ class TopEigenvalues:
                 mode.extend(product)
             lower = tuple(mode.value for mode in modes)
             upper = tuple(mode.bound for mode in modes)
-            if all(mode.exhausted for mode in modes) or enough(lower, upper):
+            if all(mode.exhausted for mode in modes) or enough(lower, upper) or limit.is_over:
                 break
         self.seen = tuple(
             mode.spectrum(float(np.vdot(factor, image)))

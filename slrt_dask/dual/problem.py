@@ -39,6 +39,7 @@ from slrt_dask.dual.sums import (
     RowSums,
 )
 from slrt_dask.engine.base import Engine, VectorHandle
+from slrt_dask.engine.program import TimeLimit
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
@@ -50,6 +51,8 @@ ROWS_TIGHTER = 0.25
 """To this part of their tolerance solves with rows are made: multipliers multiply a residual."""
 STEP = 1.9
 """Of the length at which a step down the slope could go up again, times two."""
+CERTIFICATE_SECONDS = 1.0
+"""For which the eigenvalues of a certificate are looked for when the time of a fit is over."""
 ROW_ROUNDING = 1e-10
 """By how much of the data's size a row may be missed after a repair."""
 
@@ -201,7 +204,14 @@ class DualProblem:
         if not self.model.boxed:
             shift, diagonal = self.model.shift, self._weights_diagonal()
             program = ConjugateGradients(
-                operator, shift, solution.name, tolerance, most, start, diagonal=diagonal
+                operator,
+                shift,
+                solution.name,
+                tolerance,
+                most,
+                start,
+                diagonal=diagonal,
+                seconds=self.engine.seconds_left,
             )
         else:
             solve = AlternatingSolve if self._alternating else BoxSolve
@@ -213,7 +223,7 @@ class DualProblem:
                 operator, self.model, solution.name, tolerance,
                 most * (PATIENCE if self._alternating else 1),
                 STEP / (stiffest + operator.norm * (1.0 + overlap)), start, rows,
-                None if warm is None else warm.rows,
+                None if warm is None else warm.rows, self.engine.seconds_left,
             )  # fmt: skip
         outcome: InnerOutcome = self.engine.run(program)
         self._sweeps += outcome.sweeps
@@ -250,6 +260,7 @@ class DualProblem:
             ConjugateGradients(
                 operator, self.model.shift, moved.name, rtol * float(norm),
                 self._max_inner_iterations, right_hand_side=right.name, diagonal=diagonal,
+                seconds=self.engine.seconds_left,
             )
         )  # fmt: skip
         self._sweeps += 3 + outcome.sweeps
@@ -392,6 +403,7 @@ class DualProblem:
             evaluation.point,
             row_sums,
             lambda low, high: bounds.are_settled(low, high, self._certificate_rtol, rough),
+            TimeLimit(self.engine.seconds_left + CERTIFICATE_SECONDS),
         )
         return bounds.certificate(lower, upper, violation, slack)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.dual.operator import Operator, Sums
 from slrt_dask.engine.block import VALUES, Block, Vector
-from slrt_dask.engine.program import Program, Rounds, Sweep
+from slrt_dask.engine.program import Program, Rounds, Sweep, TimeLimit
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
 from slrt_dask.kernels.crossing import crossing_step
@@ -60,6 +60,7 @@ class ConjugateGradients(Program):
     diagonal : else, the vector that has it; x stays zero where it is zero
     right_hand_side : name of b; the observed values if None
     start : name of the vector to start from; zero if None
+    seconds : after which it ends with what it has
     """
 
     operator: Operator
@@ -70,11 +71,12 @@ class ConjugateGradients(Program):
     start: str | None = None
     right_hand_side: str | None = None
     diagonal: str | None = None
+    seconds: float = math.inf
 
     at_once = 8
 
     def rounds(self) -> Rounds:
-        enough = self.tolerance**2
+        enough, limit = self.tolerance**2, TimeLimit(self.seconds)
         sweeps, iteration, history = 0, 0, []
         beta, alpha, before = 0.0, 0.0, math.inf
         sums, (rr, rw) = yield Sweep(ConjugateGradients._begin)
@@ -98,11 +100,12 @@ class ConjugateGradients(Program):
             shrinking = min(1.0, rr / before) if iteration else 1.0
             alpha, before, iteration = rr / denominator, rr, iteration + 1
             history.append((rr, 0.5 * alpha * rr))
-            if rr * shrinking > enough and iteration < self.max_iterations:
+            over = iteration >= self.max_iterations or limit.is_over
+            if rr * shrinking > enough and not over:
                 sums, (rr, rw) = yield Sweep(ConjugateGradients._iterate, (sums, alpha, beta))
                 continue
             _, found = yield Sweep(ConjugateGradients._finish, (sums, alpha, beta))
-            if found[0] <= enough or iteration >= self.max_iterations:
+            if found[0] <= enough or over:
                 return self._outcome(iteration, sweeps, found, history)
             sums, (rr, rw) = yield Sweep(ConjugateGradients._go_on)
         _, found = yield Sweep(ConjugateGradients._measure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -37,8 +38,9 @@ class Engine(ABC):
         self.stopwatch = Stopwatch()
         self.places: list[str] = [""]
         """The addresses of the shares' workers; one empty address for this process."""
-        self.deadline: float | None = None
-        """By `time.monotonic`: when a program that is running is to be given up."""
+        self.deadline = math.inf
+        """By `time.monotonic`: when a fit is to end, and long programs with it."""
+        self._is_late = False
         self._names = itertools.count()
         self._released: list[str] = []
 
@@ -54,17 +56,18 @@ class Engine(ABC):
     def run(self, program: Program) -> Any:
         """Run a program to its end; returns its outcome.
 
-        Raises OutOfTime, once, when the deadline is over, and KeyboardInterrupt after Ctrl-C.
+        Raises OutOfTime instead, once, if the deadline is over, and KeyboardInterrupt after Ctrl-C.
         """
+        if self.seconds_left == 0.0 and not self._is_late:
+            self._is_late = True
+            raise OutOfTime("the time limit was reached")
         with self.stopwatch.on(Cause.ROUNDS):
             return self._run(program)
 
-    def check(self) -> None:
-        """Asked between rounds, and while waiting for them."""
-        interrupts.check()
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            self.deadline = None
-            raise OutOfTime("the time limit was reached in the middle of a solve")
+    @property
+    def seconds_left(self) -> float:
+        """Until the deadline; at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
 
     def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Call task(share, *arguments) once where each share is; returns the small results."""
@@ -106,7 +109,7 @@ class LocalEngine(Engine):
         course, run, drop = Course(program), next(self._runs), self.take_released()
         rounds = itertools.count()
         while not isinstance(course.next, Finished):
-            self.check()
+            interrupts.check()
             course.advance(self._share.sweep(run, next(rounds), program, course.next, drop))
         return course.next.outcome
 

@@ -30,6 +30,7 @@ from distributed.comm import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
+from slrt_dask import interrupts
 from slrt_dask.engine.base import Engine
 from slrt_dask.engine.program import Course, Finished, Program, Sweep
 from slrt_dask.engine.share import Assignment, Share
@@ -364,7 +365,7 @@ class ClusterEngine(Engine):
             try:
                 while not isinstance(ended, Finished):
                     rounds = range(first, first + program.at_once)
-                    (ended,) = self._tasks.taken([self._submitted(sent, rounds)], self.check)
+                    (ended,) = self._tasks.taken([self._submitted(sent, rounds)], interrupts.check)
                     first = rounds.stop
             finally:
                 sent.release()

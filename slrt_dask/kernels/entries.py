@@ -40,6 +40,16 @@ kinds : the marks that count
 
 
 @njit(nogil=True, cache=True, inline="always")
+def _rounded_down(most, like):
+    """The largest number of a vector's precision that is not above a limit.
+
+    An x in that precision is then at its limit, or below it, but never almost there.
+    """
+    held = like.dtype.type(most)
+    return np.float64(held if held <= most else np.nextafter(held, like.dtype.type(0.0)))
+
+
+@njit(nogil=True, cache=True, inline="always")
 def _entry(these, e):
     """Mark, y, 2Cw, the largest z, and between which w no bound is active."""
     mark, below, above = OBSERVED, -math.inf, math.inf
@@ -51,9 +61,12 @@ def _entry(these, e):
             above = these.upper[these.places[e]] + pulled
     if not mark & OBSERVED:
         return mark, 0.0, 0.0, 0.0, below, above
-    weight = np.float64(these.weights[e]) if these.weights.size else 1.0
     y = np.float64(these.values[e])
-    return mark, y, weight * these.twice_c, weight * these.most, below, above
+    if not these.weights.size:
+        return mark, y, these.twice_c, these.most, below, above
+    weight = np.float64(these.weights[e])
+    most = _rounded_down(weight * these.most, these.values)
+    return mark, y, weight * these.twice_c, most, below, above
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -87,8 +100,10 @@ def _at_bound(x, y, twice_c, most, bound, mu):
 @njit(nogil=True, cache=True, inline="always")
 def _interval(x, y, twice_c, most, below, above, mu):
     """(w₁, w₂, how fast the answer falls) of x."""
-    if below > -math.inf and x > _misfit_answer(below, y, twice_c, most):
-        return _at_bound(x, y, twice_c, most, below, mu)
+    if below > -math.inf:
+        at_bound = _misfit_answer(below, y, twice_c, most)
+        if x > at_bound or (x == at_bound and below == above):
+            return _at_bound(x, y, twice_c, most, below, mu)
     if above < math.inf and x < _misfit_answer(above, y, twice_c, most):
         return _at_bound(x, y, twice_c, most, above, mu)
     if twice_c == 0.0:

@@ -25,7 +25,7 @@ from slrt_dask.dual.hankel.model import Matrices, WindowModel
 from slrt_dask.dual.hankel.observed import Box, Observed, Tensor, observed
 from slrt_dask.dual.hankel.solving import Solution, System
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Program, Rounds, Sweep
+from slrt_dask.engine.program import Program, Rounds, Sweep, TimeLimit
 from slrt_dask.errors import NumericalBreakdown
 
 SMALLEST_DEVIATION = 1e-9
@@ -139,6 +139,7 @@ class HankelSolve(OnTensors):
     """Solve for the vector `solution`, to a relative residual, starting from the vector `start`.
 
     right_hand_side : name of b, for the derivative of W where it is the vector `at`; 2C Y if None
+    seconds : after which it ends with what it has
     """
 
     solution: str
@@ -147,6 +148,7 @@ class HankelSolve(OnTensors):
     max_iterations: int
     right_hand_side: str | None = None
     at: str | None = None
+    seconds: float = math.inf
 
     def rounds(self) -> Rounds:
         names = tuple(name for name in (self.start, self.right_hand_side, self.at) if name)
@@ -156,7 +158,8 @@ class HankelSolve(OnTensors):
         )
         system = self.setting.system(b, at)
         size = math.sqrt(system.size)
-        course = system.solver(start, self.tolerance * size, self.max_iterations)
+        limit = TimeLimit(self.seconds)
+        course = system.solver(start, self.tolerance * size, self.max_iterations, limit)
         image = None
         while True:
             try:

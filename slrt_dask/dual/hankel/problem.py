@@ -30,9 +30,16 @@ from slrt_dask.dual.hankel.sums import (
     HankelRowSums,
 )
 from slrt_dask.dual.lanczos import Spectrum, TopEigenvalues
-from slrt_dask.dual.problem import Evaluation, InnerSummary, check_settings, checked_norm
+from slrt_dask.dual.problem import (
+    CERTIFICATE_SECONDS,
+    Evaluation,
+    InnerSummary,
+    check_settings,
+    checked_norm,
+)
 from slrt_dask.dual.sums import ObservationSize
 from slrt_dask.engine.base import Engine, VectorHandle
+from slrt_dask.engine.program import TimeLimit
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 
@@ -104,7 +111,14 @@ class HankelProblem:
         setting, solution = self._setting(point), self.engine.new_vector()
         start = None if warm is None else warm.dual.name
         outcome = self._solved(
-            HankelSolve(setting, solution.name, start, rtol, self._max_inner_iterations)
+            HankelSolve(
+                setting,
+                solution.name,
+                start,
+                rtol,
+                self._max_inner_iterations,
+                seconds=self.engine.seconds_left,
+            )
         )
         inner = InnerSummary(outcome.iterations, outcome.residual, outcome.converged)
         return Evaluation(point, outcome.cost, inner, solution)
@@ -167,7 +181,14 @@ class HankelProblem:
         self.engine.run(HankelRightHandSide(setting, at, target.name, along))
         self._solved(
             HankelSolve(
-                setting, moved.name, None, rtol, self._max_inner_iterations, target.name, at
+                setting,
+                moved.name,
+                None,
+                rtol,
+                self._max_inner_iterations,
+                target.name,
+                at,
+                self.engine.seconds_left,
             )
         )
         self.sweeps += 3
@@ -239,6 +260,7 @@ class HankelProblem:
             point,
             row_sums,
             lambda low, high: bounds.are_settled(low, high, self._certificate_rtol, rough),
+            TimeLimit(self.engine.seconds_left + CERTIFICATE_SECONDS),
         )
         embedded = products.embedded
         relative = math.sqrt(products.deviation / embedded) if embedded > 0.0 else 0.0

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.hankel.observed import Tensor
+from slrt_dask.engine.program import TimeLimit
 
 Course = Generator[Tensor, Tensor, "Solution"]
 PROPORTION = 1.0
@@ -43,10 +44,12 @@ class System:
         b = self.right_hand_side
         return float(np.vdot(b, b / self.preconditioner))
 
-    def solver(self, start: Tensor | None, tolerance: float, max_iterations: int) -> Course:
+    def solver(
+        self, start: Tensor | None, tolerance: float, max_iterations: int, limit: TimeLimit
+    ) -> Course:
         """The course of the solver that fits, to a residual of `tolerance`."""
         solve = conjugate_gradients if self.lower is None else proportioned_gradients
-        return solve(self, start, tolerance, max_iterations)
+        return solve(self, start, tolerance, max_iterations, limit)
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Solution:
 
 
 def conjugate_gradients(
-    system: System, start: Tensor | None, tolerance: float, max_iterations: int
+    system: System, start: Tensor | None, tolerance: float, max_iterations: int, limit: TimeLimit
 ) -> Course:
     """Preconditioned conjugate gradients."""
     x, r, sweeps = np.zeros_like(system.right_hand_side), system.right_hand_side.copy(), 0
@@ -75,7 +78,7 @@ def conjugate_gradients(
     z = scaling * r
     p, rz = z, float(np.vdot(r, z))
     iterations = 0
-    while rz > tolerance**2 and iterations < max_iterations:
+    while rz > tolerance**2 and iterations < max_iterations and not limit.is_over:
         image = system.diagonal * p + (yield p)
         if system.free is not None:
             image = np.where(system.free, image, 0.0)
@@ -134,7 +137,7 @@ class _Scaled:
 
 
 def proportioned_gradients(
-    system: System, start: Tensor | None, tolerance: float, max_iterations: int
+    system: System, start: Tensor | None, tolerance: float, max_iterations: int, limit: TimeLimit
 ) -> Course:
     """Conjugate gradients on the entries off their bounds, steps across bounds, and off them.
 
@@ -147,7 +150,7 @@ def proportioned_gradients(
     free, pulling = scaled.split(x, gradient)
     p, steepest, iterations = free, 1.0, 0
     while (error := float(np.vdot(free, free) + np.vdot(pulling, pulling)) ** 0.5) > tolerance:
-        if iterations >= max_iterations:
+        if iterations >= max_iterations or limit.is_over:
             break
         proportional = np.vdot(pulling, pulling) <= PROPORTION**2 * np.vdot(free, free)
         direction = p if proportional else pulling
