@@ -20,9 +20,10 @@ from slrt_dask.dual.hankel.embedded import EmbeddedStore
 from slrt_dask.dual.numbering import number_fibres
 from slrt_dask.engine.base import LocalEngine
 from slrt_dask.engine.cluster import PinnedTasks
-from slrt_dask.engine.plan import Plan, Rates
+from slrt_dask.engine.plan import Plan
 from slrt_dask.engine.share import Assignment
 from slrt_dask.posing import embedded, problem_of
+from slrt_dask.spending import Rates
 
 LOOSELY = 0.3
 """Relative residual of the solve that is timed."""

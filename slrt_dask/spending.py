@@ -125,3 +125,26 @@ class ShareSpending:
     files: float
     exchange: float
     memory: ProcessMemory
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What things take, in seconds: an entry of a sweep, a round between workers, a byte in it.
+
+    threads : of the process that asks, if it could do it alone; else 0
+    """
+
+    entry: float
+    round: float = 0.0
+    byte: float = 0.0
+    threads: int = 0
+
+
+def readable(count: int) -> str:
+    """A number of bytes with a unit that a person would choose."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000.0:
+            return f"{size:.3g} {unit}"
+        size /= 1000.0
+    return f"{size:.3g} TB"

@@ -13,8 +13,9 @@ import click
 from slrt_dask.cli.options import WHOLE_NUMBERS
 from slrt_dask.data.layout import PartitionInfo, StoreHeader
 from slrt_dask.dual.costs import SlabCosts, plan_fit
-from slrt_dask.engine.plan import Plan, readable
+from slrt_dask.engine.plan import Plan
 from slrt_dask.engine.watch import Place
+from slrt_dask.spending import readable
 
 SHAPES = {
     1_000_000: (1000, 500, 200),

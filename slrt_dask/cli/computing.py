@@ -140,7 +140,8 @@ def _limit_suspected(memory_limit: str | None) -> Iterator[None]:
     except (ClusterLost, NoWorkers) as error:
         if memory_limit is None:
             raise
-        from slrt_dask.engine.plan import RUNTIME_BYTES, readable
+        from slrt_dask.engine.plan import RUNTIME_BYTES
+        from slrt_dask.spending import readable
 
         what = "no worker is left" if isinstance(error, NoWorkers) else str(error)
         raise type(error)(

@@ -27,9 +27,9 @@ import numpy as np
 from slrt_dask.dual.entries import EVERY, EntryModel
 from slrt_dask.dual.operator import Operator, Sums
 from slrt_dask.dual.rows import Rows, RowState, RowVector, add_multipliers, products_of
-from slrt_dask.dual.solve import InnerOutcome, Scalars, check_finite, missed_value
+from slrt_dask.dual.solve import InnerOutcome, Scalars, TimeLimit, check_finite, missed_value
 from slrt_dask.engine.block import Block, Vector
-from slrt_dask.engine.program import Program, Rounds, Sweep, TimeLimit
+from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.kernels import entries as passes
 
 FELL = 1e-6

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.costs import CERTIFICATE_WIDTH
-from slrt_dask.engine.program import TimeLimit
+from slrt_dask.dual.solve import TimeLimit
 
 Vectors = tuple[NDArray[np.float64], ...]
 Multiply = Callable[[Vectors], Vectors]

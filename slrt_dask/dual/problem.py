@@ -27,7 +27,7 @@ from slrt_dask.dual.multipliers import MOST_SETTLING, SLOW, Constrained, Multipl
 from slrt_dask.dual.operator import Factors, Operator, terms_of
 from slrt_dask.dual.rows import Rows
 from slrt_dask.dual.sampling import ValidationErrors
-from slrt_dask.dual.solve import ConjugateGradients, InnerOutcome
+from slrt_dask.dual.solve import ConjugateGradients, InnerOutcome, TimeLimit
 from slrt_dask.dual.start import ObservedRows
 from slrt_dask.dual.sums import (
     DerivativeRowSums,
@@ -39,7 +39,6 @@ from slrt_dask.dual.sums import (
     RowSums,
 )
 from slrt_dask.engine.base import Engine, VectorHandle
-from slrt_dask.engine.program import TimeLimit
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 

@@ -10,6 +10,7 @@ diagonal was tried and, on warm solves of images, hyperspectral cubes and rating
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.dual.operator import Operator, Sums
 from slrt_dask.engine.block import VALUES, Block, Vector
-from slrt_dask.engine.program import Program, Rounds, Sweep, TimeLimit
+from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.errors import NumericalBreakdown
 from slrt_dask.kernels import vectors
 from slrt_dask.kernels.crossing import crossing_step
@@ -50,6 +51,17 @@ class InnerOutcome:
     r_dot_r: float
     missed: float = 0.0
     rows: NDArray[np.float64] | None = None
+
+
+class TimeLimit:
+    """Says when some seconds are over; made where and when a program's rounds begin."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._end
 
 
 @dataclass(frozen=True)

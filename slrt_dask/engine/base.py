@@ -26,9 +26,6 @@ class VectorHandle:
         self.name = name
         weakref.finalize(self, released.append, name)
 
-    def __repr__(self) -> str:
-        return f"VectorHandle({self.name!r})"
-
 
 class Engine(ABC):
     """Holds a loaded problem and runs programs on its blocks."""

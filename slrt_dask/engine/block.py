@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,10 @@ from slrt_dask.kernels.blocks import (
     QueryIndex,
     build_queries,
 )
-from slrt_dask.kernels.crossing import strip_borders, strip_bounds
+from slrt_dask.kernels.crossing import strips_of
+
+if TYPE_CHECKING:
+    from slrt_dask.engine.spill import FileArrays
 
 Vector = NDArray[np.floating[Any]]
 NUMBERING = threading.Lock()
@@ -36,29 +39,14 @@ ROWS, FIBRES = "rows ", "fibres "
 """Followed by a mode: the entries' indices in it, and the numbers of their fibres."""
 
 
-class Arrays(Protocol):
-    """Arrays of a block by name: index columns, fibre numbers, and vectors of one precision."""
-
-    def read(self, name: str) -> NDArray[Any]:
-        """An array that is there; StateLost if it is not."""
-
-    def change(self, name: str) -> NDArray[Any]:
-        """The same, to be changed in place."""
-
-    def fresh(self, name: str) -> NDArray[Any]:
-        """Room for a vector whose every entry will be written; its content is undefined."""
-
-    def put(self, name: str, values: NDArray[Any]) -> None:
-        """Keep an array of any kind."""
-
-
 class MemoryArrays:
-    """Arrays that stay in memory."""
+    """Arrays of a block by name, in memory: index columns, fibre numbers, and vectors."""
 
     def __init__(self, held: dict[str, NDArray[Any]]) -> None:
         self.held = held
 
     def read(self, name: str) -> NDArray[Any]:
+        """An array that is there; StateLost if it is not."""
         try:
             return self.held[name]
         except KeyError:
@@ -67,6 +55,7 @@ class MemoryArrays:
     change = read
 
     def fresh(self, name: str) -> NDArray[Any]:
+        """Room for a vector whose every entry will be written; its content is undefined."""
         if name not in self.held:
             self.held[name] = np.zeros_like(self.held[VALUES])
         return self.held[name]
@@ -123,7 +112,7 @@ class Block:
     coupling : the block's part of a linear constraint, if there is one; it has `nbytes`
     """
 
-    arrays: Arrays
+    arrays: MemoryArrays | FileArrays
     entries: int
     order: int
     slices: tuple[int, int]
@@ -204,19 +193,9 @@ class Block:
         return self._query_index
 
     def strips(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Borders of strips of the slab mode's fibres, and where they lie in every slice.
-
-        width : of a fibre's sums; see `kernels.crossing`
-        """
+        """Strips of the slab mode's fibres for sums of a width: see `kernels.crossing`."""
         if self._strips is None or self._strips[0] != width:
-            index = self.index
-            fibres, count = index.fibres[index.slab_mode], index.buffer_rows[index.slab_mode]
-            borders = strip_borders(count, width, index.entries, index.slices)
-            bounds = strip_bounds(index.starts, fibres, borders)
-            if not len(bounds):  # entries added later are not sorted by fibre: one strip is all
-                borders = np.array([0, count])
-                bounds = np.stack([index.starts[:-1], index.starts[1:]])
-            self._strips = width, borders, bounds
+            self._strips = width, *strips_of(self.index, width)
         return self._strips[1:]
 
     def buffer(self, mode: int, width: int, name: str = "sums") -> NDArray[np.float64]:

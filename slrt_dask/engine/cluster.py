@@ -9,15 +9,13 @@ root's also keeps the program on its way, so that no task of one submission depe
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import dataclasses
 import itertools
+import pickle
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
@@ -119,7 +117,7 @@ class Run:
         if self.number < held.run:
             raise StateLost(f"run {self.number} was given up for run {held.run}")
         if self.number > held.run:
-            held.run, held.program, held.course = self.number, aligned(self.program), None
+            held.run, held.program, held.course = self.number, own_copy(self.program), None
         return held
 
 
@@ -160,7 +158,8 @@ def sweep(run: Run, number: int, message: Sweep | Finished) -> Any:
         return None
     held = run.here()
     assert held.program is not None
-    return held.share.sweep(run.number, number, held.program, aligned(message), run.drop)
+    message = Sweep(message.step, aligned(message.message))
+    return held.share.sweep(run.number, number, held.program, message, run.drop)
 
 
 def add_up(run: Run, *parts: Any) -> Any:
@@ -180,21 +179,18 @@ def advance(run: Run, last: bool, *parts: Any) -> Sweep | Finished | None:
 
 
 def aligned(value: Any) -> Any:
-    """The same value with every array in it as kernels want it; what is so already is not copied.
+    """The same arrays, or tuples of them, as kernels want them; what is so already is not copied.
 
-    Arrays that another process has sent lie where the message put them, often not aligned. Looks
-    into tuples and dataclasses, of which programs and their messages are made.
+    Arrays that another process has sent lie where the message put them, often not aligned.
     """
     if isinstance(value, np.ndarray):
-        return np.require(value, requirements=("A", "W"))
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(aligned(part) for part in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
-        fit = {name: aligned(held) for name, held in fields.items()}
-        same = all(fit[name] is held for name, held in fields.items())
-        return value if same else replace(value, **fit)
-    return value
+        return np.require(value, requirements=("C", "A", "W"))
+    return tuple(map(aligned, value)) if type(value) is tuple else value
+
+
+def own_copy(value: Any) -> Any:
+    """A copy of something small that another process has sent, all its arrays aligned."""
+    return pickle.loads(pickle.dumps(value))
 
 
 # ---- at the driver ----------------------------------------------------------------------------
@@ -202,10 +198,6 @@ def aligned(value: Any) -> Any:
 
 def _key(label: str) -> str:
     return f"slrt-{label}-{uuid.uuid4().hex}"
-
-
-def _nothing() -> None:
-    return None
 
 
 @dataclass
@@ -242,7 +234,7 @@ class PinnedTasks:
     def _keep_group(self, label: str, worker: str) -> None:
         if label not in self._kept:
             self._kept[label] = self.client.submit(
-                _nothing, key=_key(label), workers=[worker], pure=False
+                int, key=_key(label), workers=[worker], pure=False
             )
 
     def scatter(self, label: str, worker: str, value: Any) -> Any:
@@ -266,64 +258,59 @@ class PinnedTasks:
             raise StateLost(f"a result was lost on its way ({error})") from error
 
     def results(
-        self, futures: Sequence[Any], check: Callable[[], None] = lambda: None
+        self, futures: Sequence[Any], check: Callable[[], None] = lambda: None, keep: bool = False
     ) -> list[Any]:
         """Results of tasks; StateLost soon after a worker of ours has gone.
 
         None is asked for before it is there: a request that is given up just as it is sent breaks
-        every later one of the client.
+        every later one of the client. And none is kept unless asked: left to Python, futures live
+        on, in the cycles of waits that timed out and of errors.
         check : called while waiting; raises when nobody wants the results any more
         """
-        left = list(futures)
-        while left := [future for future in left if not future.done()]:
-            check()
-            self._look_after(futures, partial(self.wait_for, left[0], LOOK_SECONDS))
-        _raise_failed(futures)
-        # Not by `client.sync`: a worker may be lost now, and dask would wait for it without a word.
-        gathering = self.client.gather(list(futures), asynchronous=True)
-        coming = asyncio.run_coroutine_threadsafe(gathering, self.client.loop.asyncio_loop)
-        results = None
-        while results is None:
-            results = self._look_after(futures, partial(coming.result, LOOK_SECONDS))
-        return list(results)
-
-    def taken(self, futures: Sequence[Any], check: Callable[[], None] = lambda: None) -> list[Any]:
-        """Results that nobody needs again: the tasks are forgotten at once.
-
-        Python alone would do that late: a wait that timed out leaves cycles that hold futures.
-        """
         try:
-            return self.results(futures, check)
-        finally:
+            while left := [future for future in futures if not future.done()]:
+                check()
+                with self._watching():
+                    self.wait_for(left[:1], LOOK_SECONDS)
             for future in futures:
+                if future.status == "error":
+                    keep = False
+                    future.result()
+            coming = _in_background(self.client.gather, list(futures))
+            while not coming.done():
+                with self._watching():
+                    coming.result(LOOK_SECONDS)
+            return list(coming.result())
+        finally:
+            for future in () if keep else futures:
                 future.release()
 
-    def _look_after(self, futures: Sequence[Any], attempt: Callable[[], Any]) -> Any:
-        """What an attempt returns; None if it took too long, but all workers are at work."""
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        """If what is waited for takes too long, see whether all workers are at work."""
         try:
-            return attempt()
+            yield
         except TimeoutError:
-            _raise_failed(futures)  # others may wait for that one; or it had a timeout itself
             self.watch.look(self.workers)
-            return None
 
-    def wait_for(self, future: Any, seconds: float) -> None:
-        """Wait until a future is done, or raise TimeoutError."""
+    def wait_for(self, futures: Sequence[Any], seconds: float) -> None:
+        """Wait until futures are done, or raise TimeoutError."""
         with self.client.as_current():
-            distributed.wait(future, timeout=seconds)
+            distributed.wait(futures, timeout=seconds)
 
 
-def _raise_failed(futures: Sequence[Any]) -> None:
-    """Raise what the first of some tasks to be looked at has raised, if one has."""
-    for future in futures:
-        if future.status == "error":
-            try:
-                future.result()
-            finally:
-                # The client keeps an error for as long as somebody holds its future, and the
-                # error's traceback holds the futures: neither would ever be let go of.
-                for held in futures:
-                    held.release()
+def _in_background(call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """A call in a thread that nobody has to wait for: dask may wait long for a lost worker."""
+    coming: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            coming.set_result(call(*arguments))
+        except BaseException as error:
+            coming.set_exception(error)
+
+    threading.Thread(target=run, name="slrt-gather", daemon=True).start()
+    return coming
 
 
 class ClusterEngine(Engine):
@@ -347,7 +334,7 @@ class ClusterEngine(Engine):
                     self._tasks.submit("load", worker, load, assignment)
                     for worker, assignment in assignments.items()
                 ]
-                self._tasks.results(self._loads)
+                self._tasks.results(self._loads, keep=True)
         except BaseException:
             self.close()
             raise
@@ -365,7 +352,8 @@ class ClusterEngine(Engine):
             try:
                 while not isinstance(ended, Finished):
                     rounds = range(first, first + program.at_once)
-                    (ended,) = self._tasks.taken([self._submitted(sent, rounds)], interrupts.check)
+                    future = self._submitted(sent, rounds)
+                    (ended,) = self._tasks.results([future], interrupts.check)
                     first = rounds.stop
             finally:
                 sent.release()
@@ -382,20 +370,20 @@ class ClusterEngine(Engine):
             ]
             while len(parts) > FAN_IN:
                 groups = [parts[n : n + FAN_IN] for n in range(0, len(parts), FAN_IN)]
-                parts = [self._summed(run, group) for group in groups]
+                # Each is added up where the first of its parts is made.
+                parts = [
+                    (at, self._tasks.delayed("sum", at, add_up, run, *(part for _, part in group)))
+                    for group in groups
+                    for at, _ in group[:1]
+                ]
             sums = (part for _, part in parts)
             last = number == rounds[-1]
             message = self._tasks.delayed("advance", root, advance, run, last, *sums)
         return self._client.compute(message, optimize_graph=False)
 
-    def _summed(self, run: Any, group: Sequence[tuple[str, Any]]) -> tuple[str, Any]:
-        """A task that adds up some sums where the first of them is made."""
-        worker = group[0][0]
-        return worker, self._tasks.delayed("sum", worker, add_up, run, *(part for _, part in group))
-
     def _on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         with self._tasks.losses_named():
-            return self._tasks.taken(
+            return self._tasks.results(
                 [
                     self._tasks.submit("visit", worker, visit, name, task, arguments)
                     for worker, name in self._shares.items()
@@ -411,9 +399,7 @@ class ClusterEngine(Engine):
                 for worker, name in self._shares.items()
                 if worker in present
             ]
-            deadline = time.monotonic() + UNLOAD_SECONDS
-            for future in unloading:
-                self._tasks.wait_for(future, max(0.0, deadline - time.monotonic()))
+            self._tasks.wait_for(unloading, UNLOAD_SECONDS)
         for future in self._loads:
             future.release()
         self._loads = []

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from slrt_dask.engine.watch import Place, assign_partitions
 from slrt_dask.errors import MemoryBudgetExceeded
+from slrt_dask.spending import Rates, readable
 
 RUNTIME_BYTES = 350 * 2**20
 """The interpreter with its libraries, after compiling the kernels: 327 MB were measured."""
@@ -59,19 +60,6 @@ class Costs(Protocol):
 
 
 @dataclass(frozen=True)
-class Rates:
-    """What things take, in seconds: an entry of a sweep, a round between workers, a byte in it.
-
-    threads : of the process that asks, if it could do it alone; else 0
-    """
-
-    entry: float
-    round: float = 0.0
-    byte: float = 0.0
-    threads: int = 0
-
-
-@dataclass(frozen=True)
 class WorkerPlan:
     """What one place will hold.
 
@@ -96,18 +84,14 @@ class WorkerPlan:
         if self.fits:
             return
         needed, limit = self.needed, self.place.memory_limit or 0
-        remedy = "give each worker fewer threads, or have fewer workers with more memory each"
-        if needed.runtime >= limit:
-            remedy = "the runtime alone needs more, whatever the ranks and the observations"
-        elif slab_mode is not None:
-            remedy = f"lower the rank of mode {slab_mode}, {remedy}"
+        lower = "" if slab_mode is None else f"lower the rank of mode {slab_mode}, "
         raise MemoryBudgetExceeded(
             f"worker {number} needs {readable(needed.total)} even with its blocks on disk "
             f"(open blocks {readable(needed.observations + needed.state)}, sums "
             f"{readable(needed.fibre_sums)}, linear rows {readable(needed.rows)}, buffers "
             f"{readable(needed.buffers)}, runtime {readable(needed.runtime)}) but may use "
             f"{readable(limit)}; raise the memory limit to {readable(needed.total)} or more; "
-            f"{remedy}"
+            f"{lower}give each worker fewer threads, or have fewer workers with more memory each"
         )
 
 
@@ -195,13 +179,3 @@ def _worker_plan(
             fits = needed(middle).total <= limit
             block, high = (middle, high) if fits else (block, middle - 1)
     return WorkerPlan(place, share, entries, needed(block), block, resident.total)
-
-
-def readable(count: int) -> str:
-    """A number of bytes with a unit that a person would choose."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000.0:
-            return f"{size:.3g} {unit}"
-        size /= 1000.0
-    return f"{size:.3g} TB"

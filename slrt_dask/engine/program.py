@@ -8,7 +8,6 @@ generator lives in one place and holds only small things; a program travels to e
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -55,17 +54,6 @@ class Program(ABC):
     def combine(self, left: Any, right: Any) -> Any:
         """The sum of two sums, made in the left one where possible."""
         return add_into(left, right)
-
-
-class TimeLimit:
-    """Says when some seconds are over; made where and when a program's rounds begin."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self._end
 
 
 class OneRound(Program):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +33,6 @@ SMALLEST_BLOCK = 20_000
 """Entries below which a block is not cut further: waking a thread would cost more than it saves."""
 
 
-class Layout(Protocol):
-    """What blocks there are of a store, if they are not slabs of it."""
-
-    def blocks(self, assignment: Assignment) -> Iterator[Block]:
-        """The blocks of an assignment."""
-
-    def part(self, block: Block, partition: int) -> slice:
-        """Which of a block's entries are a partition's."""
-
-
 @dataclass(frozen=True)
 class Assignment:
     """What a share has to load, and how.
@@ -51,7 +41,8 @@ class Assignment:
     offset : subtracted from every value
     validation : a store of held-out entries, sampled in the same slices
     block_entries : of blocks that are kept in a file of `directory`; None to keep all in memory
-    layout : of the blocks, if they are not slabs
+    layout : what makes the blocks if they are not slabs: `blocks(assignment)`, and
+        `part(block, partition)`, which of a block's entries are a partition's
     smallest_block : entries below which a block is not cut further for the sake of threads
     """
 
@@ -63,7 +54,7 @@ class Assignment:
     validation: ObservationStore | None = None
     block_entries: int | None = None
     directory: str | None = None
-    layout: Layout | None = None
+    layout: Any = None
     smallest_block: int = SMALLEST_BLOCK
 
 
@@ -195,14 +186,18 @@ class Share:
         change : from a block in memory to the one in its place; returns how many entries there are
             then that are not the store's
         """
-        extra = 0
+        extra, before = 0, self._file
         with self._busy:
+            if before is not None:  # a file of its own for what has other lengths
+                self._file = ScratchFile(self.assignment.directory)
             for number, at_rest in enumerate(self.blocks):
                 block = at_rest if isinstance(at_rest, Block) else at_rest.loaded()
                 block = change(block)
                 extra += int(block.extra.sum())
                 self.blocks[number] = self._at_rest(block)
             self._divide_among_threads()
+            if before is not None:
+                before.close()
         return extra
 
     def pieces(self, partition: int) -> Iterator[tuple[Block, slice]]:

@@ -8,11 +8,11 @@ count as this process's memory.
 
 from __future__ import annotations
 
-import bisect
 import os
 import shutil
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
@@ -36,33 +36,20 @@ class ScratchFile:
         self._directory = directory or tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - kept open
         self._end = 0
-        self._gaps: list[tuple[int, int]] = []
+        self._free: dict[int, list[int]] = defaultdict(list)
         self._changing = threading.Lock()
 
     def slot(self, nbytes: int) -> int:
-        """Where so many bytes can be written: in the first gap that is long enough, or at the end.
-
-        Blocks whose entries change never ask for just the size that they gave back.
-        """
+        """Where so many bytes can be written."""
         with self._changing:
-            for at, (first, length) in enumerate(self._gaps):
-                if length >= nbytes:
-                    rest = (first + nbytes, length - nbytes)
-                    self._gaps[at : at + 1] = [rest] if length > nbytes else []
-                    return first
+            if self._free[nbytes]:
+                return self._free[nbytes].pop()
             first, self._end = self._end, self._end + nbytes
             return first
 
     def give_back(self, first: int, nbytes: int) -> None:
         with self._changing:
-            at = bisect.bisect(self._gaps, (first, nbytes))
-            if at < len(self._gaps) and self._gaps[at][0] == first + nbytes:
-                nbytes += self._gaps.pop(at)[1]
-            if at and sum(self._gaps[at - 1]) == first:
-                at -= 1
-                first, length = self._gaps.pop(at)
-                nbytes += length
-            self._gaps.insert(at, (first, nbytes))
+            self._free[nbytes].append(first)
 
     def write(self, first: int, values: NDArray[Any]) -> None:
         """Write an array at a place; a full disk is an error that says so."""

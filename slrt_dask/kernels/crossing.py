@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from slrt_dask.kernels.blocks import BlockIndex
 from slrt_dask.kernels.simd import FAST_MATH, add_scaled_row, prefetch_row, row_product
 from slrt_dask.kernels.sweeps import AHEAD
 
@@ -46,6 +47,17 @@ def strip_bounds(starts, fibres, borders):
                 e += 1
             bounds[number, s] = e
     return bounds
+
+
+def strips_of(index: BlockIndex, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Borders and bounds of a block's strips, for fibre sums of a width."""
+    fibres, count = index.fibres[index.slab_mode], index.buffer_rows[index.slab_mode]
+    borders = strip_borders(count, width, index.entries, index.slices)
+    bounds = strip_bounds(index.starts, fibres, borders)
+    if len(bounds):
+        return borders, bounds
+    # Entries that were added later are not sorted by fibre: one strip is all.
+    return np.array([0, count]), np.stack([index.starts[:-1], index.starts[1:]])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH)

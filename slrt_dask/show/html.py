@@ -39,7 +39,7 @@ def render(template: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> Any:
-    from slrt_dask.engine.plan import readable
+    from slrt_dask.spending import readable
 
     jinja2 = load("jinja2")
     environment = jinja2.Environment(

@@ -210,7 +210,7 @@ def remaining(run: str) -> str:
 
 def plan_text(plan: Plan) -> str:
     """The whole plan, an amount or a decision in each line."""
-    from slrt_dask.engine.plan import readable
+    from slrt_dask.spending import readable
 
     needed, cut = plan.largest, plan.slab_mode
     threads = sum(worker.place.threads for worker in plan.workers)
@@ -272,7 +272,7 @@ def _occupied(plan: Plan) -> str:
 
 
 def _blocks(plan: Plan) -> str:
-    from slrt_dask.engine.plan import readable
+    from slrt_dask.spending import readable
 
     streamed = [worker for worker in plan.workers if worker.block_entries is not None]
     if not streamed:

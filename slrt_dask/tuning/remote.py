@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from slrt_dask.config import FitSettings
 from slrt_dask.data.holding_out import Kind
-from slrt_dask.engine.cluster import PinnedTasks, aligned
+from slrt_dask.engine.cluster import PinnedTasks, own_copy
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.request import Request
 from slrt_dask.tuning.candidate import Candidate
@@ -36,7 +36,7 @@ def run_errand(errand: Errand) -> Tried | None:
     """Make a trial where this is called."""
     warm = errand.warm
     if warm is not None:
-        warm = replace(warm, point=aligned(warm.point))
+        warm = replace(warm, point=own_copy(warm.point))
     with errand.request.fitting() as fit:
         return Trials(fit, errand.shares, _room, errand.kind).attempt(errand.candidate, warm)
 

@@ -19,7 +19,8 @@ import slrt_dask
 from slrt_dask.data.layout import PartitionInfo, StoreHeader
 from slrt_dask.dual.costs import SlabCosts, plan_fit
 from slrt_dask.dual.start import spectral_start
-from slrt_dask.engine.plan import RUNTIME_BYTES, readable
+from slrt_dask.engine.plan import RUNTIME_BYTES
+from slrt_dask.spending import readable
 from slrt_dask.engine.watch import Place
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise

@@ -24,8 +24,9 @@ from slrt_dask.dual.hankel.embedding import cut_windows, overlap_add
 from slrt_dask.dual.hankel.model import Matrices, WindowModel
 from slrt_dask.dual.hankel.observed import Box, Observed, Tensor, observed
 from slrt_dask.dual.hankel.solving import Solution, System
+from slrt_dask.dual.solve import TimeLimit
 from slrt_dask.engine.block import Block
-from slrt_dask.engine.program import Program, Rounds, Sweep, TimeLimit
+from slrt_dask.engine.program import Program, Rounds, Sweep
 from slrt_dask.errors import NumericalBreakdown
 
 SMALLEST_DEVIATION = 1e-9

@@ -37,9 +37,9 @@ from slrt_dask.dual.problem import (
     check_settings,
     checked_norm,
 )
+from slrt_dask.dual.solve import TimeLimit
 from slrt_dask.dual.sums import ObservationSize
 from slrt_dask.engine.base import Engine, VectorHandle
-from slrt_dask.engine.program import TimeLimit
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim.manifold import Point, SpectrahedronProduct
 

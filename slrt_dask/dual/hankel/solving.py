@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slrt_dask.dual.hankel.observed import Tensor
-from slrt_dask.engine.program import TimeLimit
+from slrt_dask.dual.solve import TimeLimit
 
 Course = Generator[Tensor, Tensor, "Solution"]
 PROPORTION = 1.0
