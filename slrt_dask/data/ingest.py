@@ -115,12 +115,13 @@ def ingest_bytes(
     *,
     partition_entries: int = PARTITION_ENTRIES,
     batch_entries: int = BATCH_ENTRIES,
+    weighted: bool = False,
 ) -> int:
     """Bytes that an ingest of a tensor of this order has in memory at most.
 
     The source's own memory comes on top: a chunk of a dask array, a row group of a file.
     """
-    entry_bytes = 8 * (order + 1)
+    entry_bytes = 8 * (order + 1 + weighted)
     # Slabs are whole slices, so that a partition may have more entries than it should.
     return RUNTIME_BYTES + COPIES * entry_bytes * (batch_entries + 3 * partition_entries // 2)
 
@@ -178,12 +179,17 @@ def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
         scratch.begin_pass()
         edges = np.array([0, *(slab.stop for slab in slabs)], dtype=np.int64)
         offsets = [np.searchsorted(kept.column(mode), edges).tolist() for kept in ordered]
-        batches, sums = [], []
+        batches, sums, weight_sums = [], [], []
         for ranges in options.counted("arrange", list(zip(*map(pairwise, offsets), strict=True))):
             batch = gathered((kept, *ends) for kept, ends in zip(ordered, ranges, strict=True))
             order, repeated = lexicographic_order(tuple(batch.indices), shape, mode)
             final = _merged(batch.taken(order), repeated, source, options.duplicates)
-            sums.append(float(np.sum(final.values, dtype=np.float64)))
+            if final.weights is None:
+                sums.append(float(np.sum(final.values, dtype=np.float64)))
+            else:
+                weights = final.weights.astype(np.float64)
+                sums.append(float(weights @ final.values))
+                weight_sums.append(float(weights.sum()))
             batches.append(scratch.write(final))
         nnz = sum(batch.count for batch in batches)
         header = StoreHeader(
@@ -196,10 +202,11 @@ def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
                 PartitionInfo(f"p{number:05d}", kept.count, slab.first, slab.stop)
                 for number, (slab, kept) in enumerate(zip(slabs, batches, strict=True))
             ),
-            mean=math.fsum(sums) / nnz,
+            mean=math.fsum(sums) / (math.fsum(weight_sums) if weight_sums else nnz),
             dimension_names=names,
             coordinates=labels,
             about=source.about,
+            mean_weight=math.fsum(weight_sums) / nnz if weight_sums else None,
         )
         create_store(place, header)
         try:
@@ -208,7 +215,9 @@ def _filled(place: str, source: Source, options: IngestOptions) -> StoreHeader:
             for part, kept in options.counted("write", parts):
                 batch = kept.read()
                 checksums.append(
-                    write_partition(place, part.name, tuple(batch.indices), batch.values)
+                    write_partition(
+                        place, part.name, tuple(batch.indices), batch.values, batch.weights
+                    )
                 )
         except BaseException:
             location.remove(place)
@@ -238,7 +247,7 @@ def _read(
 
 def _arriving(source: Source, order: int | None, options: IngestOptions) -> Iterator[Batch]:
     """The source's batches, each of the same order, with progress reported."""
-    done = 0
+    done, weighted = 0, None
     tell(options.progress, "read", 0, source.total)
     for batch in source.batches(options.batch_entries):
         lengths = batch.indices.shape
@@ -253,9 +262,33 @@ def _arriving(source: Source, order: int | None, options: IngestOptions) -> Iter
                 "give one row of indices per mode."
             )
         order = lengths[0]
+        _check_weights(batch, weighted, options.duplicates)
+        weighted = batch.weights is not None
         yield batch
         done += batch.values.shape[0] if batch.visited is None else batch.visited
         tell(options.progress, "read", done, source.total)
+
+
+def _check_weights(batch: Batch, weighted: bool | None, rule: DuplicateRule) -> None:
+    """Refuse weights of the wrong length, of some batches only, or of values that are added up.
+
+    weighted : whether the batches before had some; None for the first
+    """
+    weights = batch.weights
+    if weighted is not None and weighted != (weights is not None):
+        raise InvalidInput("some batches have weights and others have none; give them with all.")
+    if weights is None:
+        return
+    if weights.shape != batch.values.shape:
+        raise InvalidInput(
+            f"weights have shape {weights.shape} and values {batch.values.shape}; give one weight "
+            "per value."
+        )
+    if rule == "sum":
+        raise InvalidInput(
+            'duplicates="sum" has no meaning for weighted observations; choose "mean", which adds '
+            'up the weights, or "last".'
+        )
 
 
 def _merged(
@@ -263,7 +296,7 @@ def _merged(
 ) -> Batch:
     """The ordered batch with one entry per index, and without its rows, no longer needed."""
     if not repeated.any():
-        return Batch(batch.indices, batch.values)
+        return Batch(batch.indices, batch.values, weights=batch.weights)
     if rule == "error":
         second = int(np.argmax(repeated))
         rows = ""
@@ -275,7 +308,13 @@ def _merged(
             f"{batch.values[second - 1]} and {batch.values[second]}; remove one, or choose "
             'duplicates="mean", "sum" or "last" (on the command line --duplicates mean, and so on).'
         )
-    kept, values = merge(batch.values, repeated, rule)
+    kept, values, weights = merge(batch, repeated, rule)
+    if weights is not None and not np.isfinite(weights).all():
+        entry = int(kept[np.argmin(np.isfinite(weights))])
+        raise InvalidInput(
+            f"{_described(source, batch, entry, row=False)}: the sum of its weights does not fit "
+            f"in {weights.dtype}; scale all weights down, or use float64."
+        )
     if not np.isfinite(values).all():
         entry = int(kept[np.argmin(np.isfinite(values))])
         raise InvalidInput(
@@ -283,7 +322,7 @@ def _merged(
             f'in {values.dtype}; use float64, or duplicates="last" '
             "(on the command line --duplicates last)."
         )
-    return Batch(batch.indices[:, kept], values)
+    return Batch(batch.indices[:, kept], values, weights=weights)
 
 
 # ---- what may be stored ---------------------------------------------------------------------
@@ -361,7 +400,8 @@ def _checked(
             source,
             f"is outside the shape {shape}; give a larger shape or correct the index",
         )
-    return Batch(indices, _finite(batch, source, dtype), batch.rows)
+    weights = _checked_weights(batch, source, dtype)
+    return Batch(indices, _finite(batch, source, dtype), batch.rows, weights=weights)
 
 
 def _finite(batch: Batch, source: Source, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -378,6 +418,30 @@ def _finite(batch: Batch, source: Source, dtype: np.dtype[Any]) -> NDArray[Any]:
         _refuse(~np.isfinite(given), batch, source, missing)
         _refuse(~np.isfinite(values), batch, source, f"does not fit in {dtype}; use float64")
     return values
+
+
+def _checked_weights(batch: Batch, source: Source, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    given = batch.weights
+    if given is None:
+        return None
+    if given.dtype.kind not in "biuf":
+        raise InvalidInput(
+            f"weights have type {given.dtype}, for example {given[:1].tolist()[0]!r}; give real "
+            "numbers."
+        )
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        weights = np.ascontiguousarray(given, dtype=dtype)
+        good, fits = np.isfinite(given) & (given > 0), np.isfinite(weights) & (weights > 0)
+    if not fits.all():
+        entry = int(np.argmin(good if not good.all() else fits))
+        wrong = "is no finite positive number; leave out observations that count for nothing"
+        if good.all():
+            wrong = f"does not fit in {dtype}; use float64, or scale all weights"
+        raise InvalidInput(
+            f"{_described(source, batch, entry)}, value {batch.values[entry].item()!r}: weight "
+            f"{given[entry].item()!r} {wrong}."
+        )
+    return weights
 
 
 def _refuse(bad: NDArray[np.bool_], batch: Batch, source: Source, complaint: str) -> None:

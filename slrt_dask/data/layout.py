@@ -1,8 +1,8 @@
 """The store format: what a store says about itself, and how columns become zarr arrays and back.
 
 A root zarr v3 group holds one group per partition, because partitions differ in length, and each
-of those holds the columns `indices_0 … indices_{K-1}` and `values`. Metadata is created first, by
-one process; each partition is then written once, by anyone; the root's attribute block `slrt` is
+of those holds the columns `indices_0 … indices_{K-1}` and `values`, and `weights` if the
+observations have some. Metadata is created first, by one process; each partition is then written once, by anyone; the root's attribute block `slrt` is
 written last. It is plain JSON: a checksum of every partition and a digest of all this, so that
 two stores with one digest hold the same observations in the same partitions. zarr reads a missing
 chunk as fill without an error, so readers trust checksums only.
@@ -62,7 +62,8 @@ class StoreHeader:
     """Everything known of a store without reading its columns.
 
     `coordinates` and `about` (the name and the attributes of the input) are the JSON forms made in
-    `data.coordinates`; `digest` is empty until the store has been finished.
+    `data.coordinates`; `digest` is empty until the store has been finished. `mean_weight` is None
+    where observations have no weights; otherwise `mean` is the weighted mean.
     """
 
     kind: str
@@ -77,10 +78,21 @@ class StoreHeader:
     about: dict[str, Any] | None = field(default=None, hash=False)
     format_version: int = FORMAT_VERSION
     digest: str = ""
+    mean_weight: float | None = None
 
     @property
     def order(self) -> int:
         return len(self.shape)
+
+    @property
+    def weighted(self) -> bool:
+        return self.mean_weight is not None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the arrays of a partition."""
+        indices = (f"indices_{mode}" for mode in range(self.order))
+        return (*indices, "values", "weights")[: self.order + 1 + self.weighted]
 
     @property
     def index_dtype(self) -> np.dtype[Any]:
@@ -114,8 +126,9 @@ class StoreHeader:
     def _body(self) -> dict[str, Any]:
         body = asdict(self)
         del body["digest"]
-        if self.about is None:  # it is left out, as in stores from before there was such a field
-            del body["about"]
+        for later in ("about", "mean_weight"):
+            if body[later] is None:  # left out, as in stores from before there was such a field
+                del body[later]
         return cast("dict[str, Any]", json.loads(_canonical(body)))
 
 
@@ -182,7 +195,7 @@ def create_store(path: StorePath, header: StoreHeader) -> None:
         for part in header.partitions:
             # All at once: one by one takes four times as long.
             nodes: dict[str, Any] = {part.name: GroupMetadata()}
-            for column in column_names(header.order):
+            for column in header.columns:
                 nodes[f"{part.name}/{column}"] = _metadata(part.count, header, column)
             deque(root.create_hierarchy(nodes), maxlen=0)
     except BaseException:
@@ -191,17 +204,25 @@ def create_store(path: StorePath, header: StoreHeader) -> None:
 
 
 def write_partition(
-    path: StorePath, name: str, indices: Sequence[ArrayLike], values: ArrayLike
+    path: StorePath,
+    name: str,
+    indices: Sequence[ArrayLike],
+    values: ArrayLike,
+    weights: ArrayLike | None = None,
 ) -> int:
     """Write one partition of a created store and return its checksum.
 
-    indices : K arrays (count,);  values : array (count,).
+    indices : K arrays (count,);  values, weights : arrays (count,).
     Any process may do this, one writer per partition.
     """
     place = location.normal_path(path)
     group = zarr.open_group(place, mode="r+", path=name, zarr_format=3)
     checksum = 0
-    for column, data in zip(column_names(len(indices)), (*indices, values), strict=True):
+    names = [*(f"indices_{mode}" for mode in range(len(indices))), "values"]
+    columns = [*indices, values]
+    if weights is not None:
+        names, columns = [*names, "weights"], [*columns, weights]
+    for column, data in zip(names, columns, strict=True):
         target = cast("zarr.Array[Any]", group[column])
         stored = np.ascontiguousarray(data, dtype=target.dtype)
         if stored.shape != target.shape:
@@ -241,13 +262,13 @@ def read_header(path: StorePath) -> StoreHeader:
         except Exception as error:
             raise corrupt(place, f"holds metadata that cannot be read ({error})") from error
     for part in header.partitions:
-        for column in column_names(header.order):
+        for column in header.columns:
             name = f"{part.name}/{column}"
             array = members.get(name)
             if not isinstance(array, zarr.Array):
                 lost = f"the array {name}" if part.name in members else f"its partition {part.name}"
                 raise corrupt(place, f"has lost {lost}")
-            dtype = header.value_dtype if column == "values" else header.index_dtype
+            dtype = header.index_dtype if column.startswith("indices") else header.value_dtype
             if array.shape != (part.count,) or array.dtype != dtype:
                 found = f"{array.shape} and type {array.dtype}"
                 stated = f"where its header says {(part.count,)} and {dtype}"
@@ -259,6 +280,14 @@ def read_partition(
     path: StorePath, header: StoreHeader, index: int, verify: bool = True
 ) -> tuple[Columns, NDArray[Any]]:
     """The columns of one partition: K index arrays (count,) and the values (count,)."""
+    columns, values, _ = read_weighted(path, header, index, verify)
+    return columns, values
+
+
+def read_weighted(
+    path: StorePath, header: StoreHeader, index: int, verify: bool = True
+) -> tuple[Columns, NDArray[Any], NDArray[Any] | None]:
+    """The same with the weights (count,); None where observations have none."""
     place = location.normal_path(path)
     if not 0 <= index < len(header.partitions):
         raise InvalidInput(
@@ -275,11 +304,8 @@ def read_partition(
         raise corrupt(
             place, f"has a partition {part.name} with {found}: a chunk was lost or altered"
         )
-    return columns[:-1], columns[-1]
-
-
-def column_names(order: int) -> tuple[str, ...]:
-    return (*(f"indices_{mode}" for mode in range(order)), "values")
+    order = header.order
+    return columns[:order], columns[order], columns[order + 1] if header.weighted else None
 
 
 def open_root(place: str) -> zarr.Group:
@@ -317,7 +343,7 @@ def _is_array(place: str) -> bool:
 
 def _metadata(count: int, header: StoreHeader, column: str) -> ArrayV3Metadata:
     """What zarr keeps of a column: indices are compressed, values are not."""
-    is_index = column != "values"
+    is_index = column.startswith("indices")
     dtype = header.index_dtype if is_index else header.value_dtype
     pieces = max(1, math.ceil(count / LARGEST_CHUNK))
     codecs: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}]
@@ -346,7 +372,7 @@ def _metadata(count: int, header: StoreHeader, column: str) -> ArrayV3Metadata:
 def _read_columns(place: str, header: StoreHeader, part: PartitionInfo) -> Columns:
     try:
         group = zarr.open_group(place, mode="r", path=part.name, zarr_format=3)
-        arrays = [cast("zarr.Array[Any]", group[name]) for name in column_names(header.order)]
+        arrays = [cast("zarr.Array[Any]", group[name]) for name in header.columns]
         return tuple(np.ascontiguousarray(array[:]) for array in arrays)
     except FileNotFoundError:
         problem = f"has lost its partition {part.name}"

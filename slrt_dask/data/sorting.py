@@ -33,6 +33,8 @@ DuplicateRule = Literal["error", "mean", "sum", "last"]
 class Batch:
     """Some observations: indices (K, m) of any real type, values (m,), rows (m,) or None.
 
+    `weights` are those of the observations, (m,), or None if they have none.
+
     `rows` says where each entry stands in its source; None where the index itself says so.
     `visited` is how far this batch takes its reader, in the unit of `Source.total`; None means
     as many as it has entries.
@@ -42,11 +44,13 @@ class Batch:
     values: NDArray[Any]
     rows: NDArray[np.int64] | None = None
     visited: int | None = None
+    weights: NDArray[Any] | None = None
 
     def taken(self, places: Any) -> Batch:
         """The entries at these places (positions or a slice), in their order."""
         rows = None if self.rows is None else self.rows[places]
-        return Batch(self.indices[:, places], self.values[places], rows)
+        weights = None if self.weights is None else self.weights[places]
+        return Batch(self.indices[:, places], self.values[places], rows, weights=weights)
 
 
 def rebatch(batches: Iterable[Batch], limit: int) -> Iterable[Batch]:
@@ -69,10 +73,12 @@ def _joined(pieces: list[Batch]) -> Batch:
     if len(pieces) == 1:
         return pieces[0]
     rows = [piece.rows for piece in pieces if piece.rows is not None]
+    weights = [piece.weights for piece in pieces if piece.weights is not None]
     return Batch(
         np.concatenate([piece.indices for piece in pieces], axis=1),
         np.concatenate([piece.values for piece in pieces]),
         np.concatenate(rows) if len(rows) == len(pieces) else None,
+        weights=np.concatenate(weights) if weights else None,
     )
 
 
@@ -98,7 +104,8 @@ class Scratch:
         """Keep a batch of int64 indices, in as few bytes as its indices allow."""
         is_small = batch.values.size == 0 or int(batch.indices.max()) <= LARGEST_INT32
         columns = [column.astype(np.int32 if is_small else np.int64) for column in batch.indices]
-        columns += [batch.values] if batch.rows is None else [batch.values, batch.rows]
+        others = (batch.values, batch.weights, batch.rows)
+        columns += [column for column in others if column is not None]
         start = self._files[-1].seek(0, 2)
         for column in columns:
             # Unlike `tofile`, this raises the system's own error when the disk is full.
@@ -107,7 +114,8 @@ class Scratch:
                 left = left[self._files[-1].write(left) :]
         dtypes = tuple(column.dtype for column in columns)
         order, count = batch.indices.shape
-        return ScratchBatch(self._files[-1], start, order, count, dtypes)
+        weighted = batch.weights is not None
+        return ScratchBatch(self._files[-1], start, order, count, dtypes, weighted)
 
     def __enter__(self) -> Scratch:
         self.begin_pass()
@@ -121,13 +129,14 @@ class Scratch:
 
 @dataclass(frozen=True)
 class ScratchBatch:
-    """Where a batch lies: `order` index columns, values, and rows if it has any, one by one."""
+    """Where a batch lies: `order` index columns, values, weights and rows if it has any."""
 
     file: IO[bytes]
     start: int
     order: int
     count: int
     dtypes: tuple[np.dtype[Any], ...]
+    weighted: bool = False
 
     def read(self) -> Batch:
         return gathered([(self, 0, self.count)])
@@ -156,7 +165,9 @@ def gathered(ranges: Iterable[tuple[ScratchBatch, int, int]]) -> Batch:
         for number, column in enumerate(columns):
             column[done : done + stop - first] = kept.column(number, first, stop)
         done += stop - first
-    return Batch(indices, *columns[len(indices) :])
+    values, *others = columns[len(indices) :]
+    weights = others.pop(0) if example.weighted else None
+    return Batch(indices, values, others[0] if others else None, weights=weights)
 
 
 @dataclass(frozen=True)
@@ -259,20 +270,26 @@ def check_rule(rule: str) -> None:
 
 
 def merge(
-    values: NDArray[Any], repeated: NDArray[np.bool_], rule: DuplicateRule
-) -> tuple[NDArray[np.intp], NDArray[Any]]:
+    batch: Batch, repeated: NDArray[np.bool_], rule: DuplicateRule
+) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[Any] | None]:
     """Which of ordered entries to keep, and their values, under a rule other than "error".
 
     repeated : (m,), True where an entry has the same index as the one before it.
-    Returns (kept, values): positions (q,) and the q merged values, summed in float64.
+    Returns (kept, values, weights): positions (q,) and the q merged values and weights, summed in
+    float64. A weighted mean has the sum of the weights.
     """
+    values, weights = batch.values, batch.weights
     firsts = np.flatnonzero(~repeated)
     stops = np.append(firsts[1:], values.shape[0])
     if rule == "last":
-        return firsts, values[stops - 1]
+        return firsts, values[stops - 1], None if weights is None else weights[stops - 1]
     # What overflows becomes infinite, and the caller names it.
-    with np.errstate(over="ignore"):
-        sums = np.add.reduceat(values, firsts, dtype=np.float64)
-        if rule == "mean":
-            sums /= stops - firsts
-        return firsts, sums.astype(values.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if weights is None:
+            sums = np.add.reduceat(values, firsts, dtype=np.float64)
+            if rule == "mean":
+                sums /= stops - firsts
+            return firsts, sums.astype(values.dtype), None
+        totals = np.add.reduceat(weights, firsts, dtype=np.float64)
+        sums = np.add.reduceat(weights.astype(np.float64) * values, firsts)
+        return firsts, (sums / totals).astype(values.dtype), totals.astype(weights.dtype)

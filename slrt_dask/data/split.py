@@ -30,7 +30,7 @@ from slrt_dask.data.holding_out import (
     hash_indices,
 )
 from slrt_dask.data.ingest import IngestOptions, Progress, Source, ingest_together, tell
-from slrt_dask.data.layout import StoreHeader, read_partition
+from slrt_dask.data.layout import StoreHeader, read_partition, read_weighted
 from slrt_dask.data.location import StorePath
 from slrt_dask.data.sorting import Batch
 from slrt_dask.errors import InvalidInput
@@ -241,10 +241,10 @@ def split_store(
     def part(*, held_out: bool) -> Source:
         def read(limit: int) -> Iterator[Batch]:
             for number in range(len(header.partitions)):
-                columns, values = read_partition(path, header, number)
+                columns, values, weights = read_weighted(path, header, number)
                 chosen = division.holds_out(columns) == held_out
-                indices = np.stack([column[chosen] for column in columns])
-                yield Batch(indices, values[chosen], visited=values.shape[0])
+                batch = Batch(np.stack(columns), values, weights=weights).taken(chosen)
+                yield replace(batch, visited=values.shape[0])
 
         return Source(
             read,

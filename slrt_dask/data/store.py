@@ -22,6 +22,7 @@ from slrt_dask.data.layout import (
     StoreHeader,
     read_header,
     read_partition,
+    read_weighted,
 )
 from slrt_dask.data.libraries import load
 from slrt_dask.data.location import StorePath, normal_path
@@ -73,8 +74,13 @@ class ObservationStore:
 
     @property
     def mean(self) -> float:
-        """The mean of the observed values."""
+        """The mean of the observed values, weighted where they have weights."""
         return self.header.mean
+
+    @property
+    def weighted(self) -> bool:
+        """Whether observations have weights."""
+        return self.header.weighted
 
     @property
     def slab_mode(self) -> int:
@@ -109,6 +115,10 @@ class ObservationStore:
         """K index arrays (count,) and values (count,) of one partition, checksum verified."""
         return read_partition(self.path, self.header, index)
 
+    def read_weighted(self, index: int) -> tuple[Columns, NDArray[Any], NDArray[Any] | None]:
+        """The same with the weights (count,); None if the store has none."""
+        return read_weighted(self.path, self.header, index)
+
     def indices(self) -> Any:
         """All indices as a lazy dask array (K, nnz), one chunk per partition."""
         da, dask = load("dask.array"), load("dask")
@@ -121,9 +131,16 @@ class ObservationStore:
 
     def values(self) -> Any:
         """All values as a lazy dask array (nnz,), in the order of `indices()`."""
+        return self._column(1)
+
+    def weights(self) -> Any:
+        """All weights as a lazy dask array (nnz,), in the order of `indices()`; None without."""
+        return self._column(2) if self.weighted else None
+
+    def _column(self, number: int) -> Any:
         da = load("dask.array")
         blocks = [
-            da.from_delayed(part[1], (info.count,), self.header.value_dtype)
+            da.from_delayed(part[number], (info.count,), self.header.value_dtype)
             for part, info in zip(self._delayed_partitions(), self.partitions, strict=True)
         ]
         return da.concatenate(blocks)
@@ -217,7 +234,7 @@ class ObservationStore:
         parts = len(self.partitions)
         return (
             f"ObservationStore({self.path!r}: {lengths}, {self.nnz:,} observed "
-            f"({self._density():.3g} %), {self.dtype}, {parts} partition{'s' * (parts > 1)} "
+            f"({self._density():.3g} %), {self.dtype}, {'weighted, ' * self.weighted}{parts} partition{'s' * (parts > 1)} "
             f"along mode {self.slab_mode})"
         )
 
@@ -233,10 +250,10 @@ class ObservationStore:
         return density
 
     def _delayed_partitions(self) -> list[Any]:
-        """One task per partition, named by content, so that indices and values share the read."""
+        """One task per partition, named by content, so that all its columns share the read."""
         dask = load("dask")
         token = load("dask.base").tokenize(self.path, self.digest)
-        read = dask.delayed(read_partition, nout=2)
+        read = dask.delayed(read_weighted, nout=3)
         return [
             read(self.path, self.header, number, dask_key_name=f"slrt-read-{token}-{number}")
             for number in range(len(self.partitions))
@@ -247,7 +264,7 @@ def _slab(
     part: Any, shape: tuple[int, ...], slab_mode: int, first: int, ones: bool, mode: int | None
 ) -> Any:
     """A partition as the `sparse.COO` of its slices from `first` on, or its unfolding."""
-    columns, values = part
+    columns, values, _ = part
     places = np.stack(columns).astype(np.int64)
     places[slab_mode] -= first
     data = np.ones(len(values), dtype=bool) if ones else values

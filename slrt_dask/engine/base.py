@@ -6,8 +6,9 @@ import itertools
 import math
 import time
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ class VectorHandle:
         weakref.finalize(self, released.append, name)
 
 
-class Engine(ABC):
+class Engine(AbstractContextManager["Engine"]):
     """Holds a loaded problem and runs programs on its blocks."""
 
     def __init__(self, store: ObservationStore) -> None:
@@ -85,9 +86,6 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything that is held on workers."""
-
-    def __enter__(self) -> Engine:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -179,10 +179,7 @@ def advance(run: Run, last: bool, *parts: Any) -> Sweep | Finished | None:
 
 
 def aligned(value: Any) -> Any:
-    """The same arrays, or tuples of them, as kernels want them; what is so already is not copied.
-
-    Arrays that another process has sent lie where the message put them, often not aligned.
-    """
+    """The same arrays as kernels want them: what another process has sent is often not aligned."""
     if isinstance(value, np.ndarray):
         return np.require(value, requirements=("C", "A", "W"))
     return tuple(map(aligned, value)) if type(value) is tuple else value

@@ -75,19 +75,18 @@ class Course:
     next : the sweep that it waits for, or Finished
     """
 
+    next: Sweep | Finished
+
     def __init__(self, program: Program) -> None:
         self._rounds = program.rounds()
-        self.next = self._sent(None)
-
-    def _sent(self, total: Any) -> Sweep | Finished:
-        try:
-            return self._rounds.send(total)
-        except StopIteration as end:
-            return Finished(end.value)
+        self.advance(None)
 
     def advance(self, total: Any) -> None:
         """Take the sum of the sweep that it waited for."""
-        self.next = self._sent(total)
+        try:
+            self.next = self._rounds.send(total)
+        except StopIteration as end:
+            self.next = Finished(end.value)
 
 
 def add_into(left: Any, right: Any) -> Any:

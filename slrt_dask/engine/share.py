@@ -71,13 +71,9 @@ class Share:
         self._run, self._round, self._left_at = -1, -1, 0.0
         self._busy = threading.Lock()
         self._waited = 0.0
-        try:
-            self.blocks = [self._at_rest(block) for block in load_blocks(assignment)]
-            self._refuse_long_slices()
-            self._divide_among_threads()
-        except BaseException:
-            self._close_file()
-            raise
+        self.blocks = [self._at_rest(block) for block in load_blocks(assignment)]
+        self._refuse_long_slices()
+        self._divide_among_threads()
         self._threads = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
         self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
 
@@ -233,11 +229,8 @@ class Share:
             self._threads.shutdown(wait=True)
             self._background.shutdown(wait=True)
             self.blocks, self._runs = [], []
-            self._close_file()
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
 
 
 # ---- loading ----------------------------------------------------------------------------------

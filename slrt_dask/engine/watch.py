@@ -24,12 +24,11 @@ PAUSE_SECONDS = 20.0
 SILENT_SECONDS = 30.0
 """How long a worker may send no heartbeat, of which there is one a second or so."""
 
-About = dict[str, Any]
-"""What the scheduler knows of one worker: status, nthreads, memory_limit, last_seen, …"""
+Workers = dict[str, dict[str, Any]]
 
 
-def known_workers(client: distributed.Client) -> dict[str, About]:
-    """The workers a scheduler knows, by address; ClusterLost if it does not answer.
+def known_workers(client: distributed.Client) -> Workers:
+    """What a scheduler knows of its workers, by address; ClusterLost if it does not answer.
 
     `Client.scheduler_info` would give its last answer again when there is no scheduler any more.
     """
@@ -39,15 +38,15 @@ def known_workers(client: distributed.Client) -> dict[str, About]:
             f"the connection to the scheduler is lost (the client is {client.status})"
         )
     try:
-        workers: dict[str, About] = client.sync(
-            scheduler.identity, callback_timeout=ANSWER_SECONDS
-        )["workers"]
+        workers: Workers = client.sync(scheduler.identity, callback_timeout=ANSWER_SECONDS)[
+            "workers"
+        ]
     except (OSError, RuntimeError) as error:
         raise ClusterLost(f"the scheduler at {scheduler.address} does not answer") from error
     return workers
 
 
-def usable_workers(workers: dict[str, About]) -> dict[str, About]:
+def usable_workers(workers: Workers) -> Workers:
     """Those that run, and have been heard of about as lately as the others."""
     heard = max((about["last_seen"] for about in workers.values()), default=0.0)
     return {
@@ -106,17 +105,13 @@ def cluster_places(client: distributed.Client) -> list[Place]:
     workers = usable_workers(known_workers(client))
     if not workers:
         raise NoWorkers("the cluster has no worker; start at least one, then try again")
+    # Beyond a part of its limit, dask gives a worker no more tasks.
+    pause = dask.config.get("distributed.worker.memory.pause", False) or 1.0
     places = [
-        Place(address, int(about["nthreads"]), _usable_bytes(about["memory_limit"]))
+        Place(address, int(about["nthreads"]), int(pause * (about["memory_limit"] or 0)) or None)
         for address, about in workers.items()
     ]
     return sorted(places, key=lambda place: (-place.threads, place.address))
-
-
-def _usable_bytes(memory_limit: int | None) -> int | None:
-    """What a worker may hold of its limit: beyond a part of it, dask gives it no more tasks."""
-    pause = dask.config.get("distributed.worker.memory.pause", False)
-    return int((pause or 1.0) * memory_limit) if memory_limit else None
 
 
 def assign_partitions(counts: list[int], places: list[Place]) -> list[tuple[int, ...]]:
