@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 )
 @click.option("--delimiter", help="What separates the columns of a .csv; a comma if left out.")
 @click.option(
+    "--weights",
+    metavar="NAME",
+    help="Which column, array or variable has weights of the observations.",
+)
+@click.option(
     "--duplicates",
     type=click.Choice(["error", "mean", "sum", "last"]),
     default="error",
@@ -50,6 +55,7 @@ def ingest(
     shape: tuple[int, ...] | None,
     key: str | None,
     delimiter: str | None,
+    weights: str | None,
     duplicates: DuplicateRule,
     partition_entries: int | None,
     slab_mode: int | None,
@@ -85,6 +91,7 @@ def ingest(
             shape=shape,
             key=key,
             delimiter=delimiter,
+            weights=weights,
             duplicates=duplicates,
             partition_entries=partition_entries or PARTITION_ENTRIES,
             slab_mode=slab_mode,
@@ -146,5 +153,5 @@ def summary(store: ObservationStore) -> str:
     return (
         f"{store.path}: {' × '.join(map(str, store.shape))}, {store.nnz:,} observed "
         f"({100 * store.nnz / cells:.3g} %), {parts} partition{'s' * (parts != 1)}, "
-        f"mean {store.mean:.6g}"
+        f"{'weighted ' * store.weighted}mean {store.mean:.6g}"
     )

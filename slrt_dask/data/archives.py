@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
@@ -42,15 +42,20 @@ HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[Any, ...]]] = {
 }
 
 
-def npz_source(path: str, shape: Shape, key: str | None, scratch: str | None) -> Source:
+def npz_source(
+    path: str, shape: Shape, key: str | None, scratch: str | None, weights: str | None = None
+) -> Source:
     """A saved `sparse.COO`; or arrays `indices` and `values`; or a dense array, with `mask`."""
     arrays = _members(path, scratch)
+    if weights is not None and weights not in arrays:
+        raise _no_weights(weights, path, list(arrays))
+    of_values = None if weights is None else arrays.pop(weights)
     for indices, values in (("coords", "data"), ("indices", "values")):
         if key is None and {indices, values} <= arrays.keys():
             if shape is None and "shape" in arrays:
                 shape = tuple(int(length) for length in arrays["shape"])
-            return coo_source(arrays[indices], arrays[values], shape)
-    return of_shape(array_source(*_chosen_member(arrays, path, key)), shape)
+            return coo_source(arrays[indices], arrays[values], shape, of_values)
+    return of_shape(array_source(*_chosen_member(arrays, path, key), of_values), shape)
 
 
 def npz_arrays(path: str, key: str | None) -> Pair:
@@ -64,18 +69,24 @@ def npy_array(path: str, scratch: str | None = None) -> NDArray[Any]:
         return _copied(file, path, scratch) if location.is_url(path) else _mapped(file, path)
 
 
-def zarr_arrays(path: str, key: str | None) -> Pair:
-    """A zarr array, or that of a group and its mask if there is one."""
+def zarr_arrays(path: str, key: str | None, weights: str | None = None) -> tuple[Any, Any, Any]:
+    """A zarr array; or that of a group, its mask if there is one, and its weights if they are."""
     node = _opened_zarr(path)
+    names = [name for name, _ in node.arrays()] if isinstance(node, zarr.Group) else []
+    if weights is not None and weights not in names:
+        raise _no_weights(weights, path, names)
     if not isinstance(node, zarr.Group):
-        return node, None
-    names = [name for name, _ in node.arrays()]
-    chosen = node[_chosen_name([name for name in names if name != MASK], key, path)]
-    return chosen, node[MASK] if MASK in names else None
+        return node, None, None
+    chosen = node[_chosen_name([name for name in names if name not in (MASK, weights)], key, path)]
+    of_values = None if weights is None else node[weights]
+    return chosen, node[MASK] if MASK in names else None, of_values
 
 
-def parquet_source(path: str, shape: Shape) -> Source:
-    """Index columns in order; the value is the column `value` or `values`, or else the last."""
+def parquet_source(path: str, shape: Shape, weights: str | None = None) -> Source:
+    """Index columns in order; the value is the column `value` or `values`, or else the last.
+
+    weights : the column that has them, if there is one
+    """
     parquet = load("pyarrow.parquet", extra="parquet")
     arrow = load("pyarrow", extra="parquet")
     try:
@@ -83,8 +94,13 @@ def parquet_source(path: str, shape: Shape) -> Source:
     except arrow.ArrowInvalid as error:
         raise InvalidInput(f"{path} is not a parquet file ({error}); check it.") from error
     schema = file.schema_arrow
-    value = next((name for name in ("value", "values") if name in schema.names), schema.names[-1])
-    names = [*(name for name in schema.names if name != value), value]
+    if weights is not None and weights not in schema.names:
+        raise _no_weights(weights, path, schema.names)
+    names = [name for name in schema.names if name != weights]
+    value = next((name for name in ("value", "values") if name in names), names[-1])
+    names = [*(name for name in names if name != value), value]
+    modes = len(names) - 1
+    names += [] if weights is None else [weights]
     for name in names:
         kind = schema.field(name).type
         if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
@@ -97,14 +113,14 @@ def parquet_source(path: str, shape: Shape) -> Source:
             found = (
                 [table[name].to_numpy(zero_copy_only=False) for name in names] for table in tables
             )
-            yield from numbered((np.stack(columns[:-1]), columns[-1]) for columns in found)
+            yield from numbered((np.stack(columns[:modes]), *columns[modes:]) for columns in found)
 
     return Source(
         batches=batches,
         dtype=np.dtype(schema.field(value).type.to_pandas_dtype()),
         shape=shape,
         total=file.metadata.num_rows,
-        dimension_names=tuple(names[:-1]),
+        dimension_names=tuple(names[:modes]),
     )
 
 
@@ -121,14 +137,18 @@ def is_labelled(path: str) -> bool:
     return bool(arrays) and has_xarray and all(map(_has_names, arrays))
 
 
-def labelled_source(path: str, key: str | None) -> Source:
-    """The observed entries of one variable; a variable `mask` of its shape says which they are."""
+def labelled_source(path: str, key: str | None, weights: str | None = None) -> Source:
+    """The observed entries of one variable; a variable `mask` of its shape says which they are.
+
+    weights : the variable that has theirs, if there is one
+    """
     with contextlib.ExitStack() as stack:
         is_remote_file = location.is_url(path) and path.lower().endswith(NETCDF)
         file = stack.enter_context(location.open_file(path)) if is_remote_file else path
         dataset = stack.enter_context(_dataset(path, file, None))
-        array, mask = _with_mask(dataset, key, path)
-        source = array_source(array, None if mask is None else mask.variable)
+        array, mask = _with_mask(dataset, key, path, weights)
+        of_values = None if weights is None else dataset[weights]
+        source = array_source(array, None if mask is None else mask.variable, of_values)
         opened = stack.pop_all()
 
     def batches(limit: int) -> Iterator[Batch]:
@@ -168,10 +188,15 @@ def _dataset(path: str, file: Any, chunks: str | None) -> Any:
         raise InvalidInput(f"{path} cannot be read ({error}); check the file.") from error
 
 
-def _with_mask(dataset: Any, key: str | None, path: str) -> Pair:
+def _with_mask(dataset: Any, key: str | None, path: str, weights: str | None = None) -> Pair:
     """The variable that is meant, and the one that says where it was observed, or None."""
+    if weights is not None and weights not in dataset.variables:
+        raise _no_weights(weights, path, list(dataset.data_vars))
     if key is None or key not in dataset.variables:
-        helpers = {dataset[name].attrs.get("bounds") for name in dataset.variables} | {MASK}
+        helpers = {dataset[name].attrs.get("bounds") for name in dataset.variables} | {
+            MASK,
+            weights,
+        }
         names = [
             str(name)
             for name, variable in dataset.data_vars.items()
@@ -212,6 +237,11 @@ def _chosen_name(names: list[str], key: str | None, path: str) -> str:
     raise InvalidInput(
         f"{problem} in {path}: {held}; name one as key (on the command line --variable NAME)."
     )
+
+
+def _no_weights(weights: str, path: str, names: Sequence[Any]) -> InvalidInput:
+    held = f"it holds {', '.join(map(str, names))}" if names else "it is a single array"
+    return InvalidInput(f"there are no weights {weights!r} in {path}: {held}.")
 
 
 def _members(path: str, scratch: str | None) -> dict[str, NDArray[Any]]:

@@ -36,6 +36,7 @@ def from_array(
     array: Any,
     mask: Any = None,
     *,
+    weights: Any = None,
     slab_mode: int | None = None,
     partition_entries: int = PARTITION_ENTRIES,
     dtype: DTypeLike | None = None,
@@ -47,6 +48,9 @@ def from_array(
     array : numpy (also masked or memory-mapped), dask, zarr or xarray.DataArray, of any order
         from 2. NaN is missing; an infinite value is an error.
     mask : array of the same shape, True where observed; None means everything except NaN.
+    weights : how much every observation counts, an array that broadcasts to the same shape: 3 is
+        as good as three observations of weight 1 whose mean is the value. Those of missing
+        entries do not matter; the others are positive and finite.
     slab_mode : the mode along which partitions are cut; the longest if None
     partition_entries : how many observations a partition has, about; a worker holds whole ones
     dtype : float32 or float64; None keeps float32 and makes all else float64
@@ -54,7 +58,7 @@ def from_array(
     progress : called with (stage, done, total) as work proceeds, such as `LiveProgress()`
     """
     options = IngestOptions(slab_mode, partition_entries, dtype, dimension_names, progress)
-    ingest(path, array_source(array, mask), options)
+    ingest(path, array_source(array, mask, weights), options)
     return open_store(path)
 
 
@@ -64,6 +68,7 @@ def from_coo(
     values: Any = None,
     shape: Sequence[int] | None = None,
     *,
+    weights: Any = None,
     duplicates: DuplicateRule = "error",
     slab_mode: int | None = None,
     partition_entries: int = PARTITION_ENTRIES,
@@ -77,19 +82,21 @@ def from_coo(
         whose stored entries are the observations, and then values and shape are left out.
     values : array (m,).
     shape : K lengths; the smallest that holds all indices if left out.
-    duplicates : what to do with an index that comes twice: "error", "mean", "sum" or "last".
+    weights : array (m,) of positive numbers, as in `from_array`; or in the form of a sparse.COO.
+    duplicates : what to do with an index that comes twice: "error", "mean", "sum" or "last". With
+        weights, the weighted mean has their sum, "last" keeps its own, and "sum" is refused.
     All else is as in `from_array`.
     """
     options = IngestOptions(
         slab_mode, partition_entries, dtype, dimension_names, progress, duplicates
     )
-    ingest(path, coo_source(indices, values, shape), options)
+    ingest(path, coo_source(indices, values, shape, weights), options)
     return open_store(path)
 
 
 def from_batches(
     path: StorePath,
-    batches: Iterable[tuple[Any, Any]],
+    batches: Iterable[tuple[Any, ...]],
     shape: Sequence[int] | None = None,
     *,
     duplicates: DuplicateRule = "error",
@@ -99,39 +106,45 @@ def from_batches(
     dimension_names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> ObservationStore:
-    """Store observations that come as (indices (K, m), values (m,)) pairs, one at a time.
+    """Store observations that come as pairs (indices (K, m), values (m,)), one at a time.
 
-    Nothing is kept of a pair once the next one is asked for, so the whole may exceed memory.
+    With weights they are triples (indices, values, weights (m,)). Nothing is kept of one once the
+    next one is asked for, so the whole may exceed memory.
     `shape` and `duplicates` are as in `from_coo`, all else as in `from_array`.
     """
     options = IngestOptions(
         slab_mode, partition_entries, dtype, dimension_names, progress, duplicates
     )
-    pairs = ((np.asarray(indices), np.asarray(values)) for indices, values in batches)
+    arrays = (tuple(map(np.asarray, batch)) for batch in batches)
     lengths = None if shape is None else tuple(shape)
-    source = Source(lambda limit: numbered(pairs), np.dtype(np.float64), lengths)
+    source = Source(lambda limit: numbered(arrays), np.dtype(np.float64), lengths)
     ingest(path, source, options)
     return open_store(path)
 
 
-def numbered(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Iterator[Batch]:
-    """Pairs of indices (K, m) and values (m,) as batches whose rows are counted from 0."""
+def numbered(batches: Iterable[tuple[NDArray[Any], ...]]) -> Iterator[Batch]:
+    """Indices (K, m), values (m,) and perhaps weights (m,), with rows counted from 0."""
     start = 0
-    for indices, values in pairs:
-        yield Batch(indices, values, np.arange(start, start + values.size, dtype=np.int64))
+    for indices, values, *weights in batches:
+        rows = np.arange(start, start + values.size, dtype=np.int64)
+        yield Batch(indices, values, rows, weights=weights[0] if weights else None)
         start += values.size
 
 
 # ---- index columns and values ---------------------------------------------------------------
 
 
-def coo_source(indices: Any, values: Any, shape: Sequence[int] | None) -> Source:
+def coo_source(
+    indices: Any, values: Any, shape: Sequence[int] | None, weights: Any = None
+) -> Source:
     """The entries of index columns and values, in slices of the batch size."""
     if is_sparse_coo(indices):
         if values is not None or shape is not None:
             raise InvalidInput(
                 "a sparse.COO brings its own values and shape; leave those arguments out."
             )
+        if weights is not None:
+            weights = _of_entries(weights, indices)
         indices, values, shape = indices.coords, indices.data, indices.shape
     if values is None:
         raise InvalidInput("values are missing; give one number per index.")
@@ -139,10 +152,19 @@ def coo_source(indices: Any, values: Any, shape: Sequence[int] | None) -> Source
     columns = (indices,) if is_array else tuple(_sliceable(column) for column in indices)
     values = _sliceable(values)
     _check_columns(columns, values, 2 if is_array else 1)
-    lazy = is_dask_array(values) or any(is_dask_array(column) for column in columns)
-    pairs = _dask_pairs if lazy else _pairs
+    numbers: tuple[Any, ...] = (values,)
+    if weights is not None:
+        weights = _sliceable(weights)
+        if tuple(weights.shape) != tuple(values.shape):
+            raise InvalidInput(
+                f"weights have shape {tuple(weights.shape)} and values {tuple(values.shape)}; give "
+                "one weight per value."
+            )
+        numbers = (values, weights)
+    lazy = any(is_dask_array(column) for column in (*numbers, *columns))
+    parts = _dask_parts if lazy else _parts
     return Source(
-        batches=lambda limit: numbered(pairs(columns, values, limit)),
+        batches=lambda limit: numbered(parts(columns, numbers, limit)),
         dtype=np.dtype(values.dtype),
         shape=None if shape is None else tuple(shape),
         total=int(values.shape[0]),
@@ -168,23 +190,42 @@ def _check_columns(columns: tuple[Any, ...], values: Any, dimensions: int) -> No
         )
 
 
-def _pairs(columns: tuple[Any, ...], values: Any, limit: int) -> Iterator[tuple[Any, Any]]:
-    for start in range(0, values.shape[0], limit):
+def _of_entries(weights: Any, tensor: Any) -> Any:
+    """The weights (m,) of a sparse.COO's stored entries, given as these, or in its shape."""
+    if is_sparse_coo(weights):
+        if weights.shape != tensor.shape or not np.array_equal(weights.coords, tensor.coords):
+            raise InvalidInput("weights are a sparse.COO of other entries; give one per value.")
+        return weights.data
+    weights = _sliceable(weights)
+    if tuple(weights.shape) == tuple(tensor.shape):
+        return np.asarray(weights)[tuple(tensor.coords)]
+    return weights
+
+
+def _parts(
+    columns: tuple[Any, ...], numbers: tuple[Any, ...], limit: int
+) -> Iterator[tuple[Any, ...]]:
+    """Slices of the index columns, values and perhaps weights."""
+    for start in range(0, numbers[0].shape[0], limit):
         part = slice(start, start + limit)
         pieces = [np.atleast_2d(np.asarray(column[..., part])) for column in columns]
-        yield np.concatenate(pieces) if len(pieces) > 1 else pieces[0], np.asarray(values[part])
+        indices = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+        yield indices, *(np.asarray(column[part]) for column in numbers)
 
 
-def _dask_pairs(columns: tuple[Any, ...], values: Any, limit: int) -> Iterator[tuple[Any, Any]]:
+def _dask_parts(
+    columns: tuple[Any, ...], numbers: tuple[Any, ...], limit: int
+) -> Iterator[tuple[Any, ...]]:
     """A few chunks at a time, and always whole ones: a sliced chunk is computed twice."""
     dask, da = load("dask"), load("dask.array")
     lazy = [da.asarray(column) for column in columns]
     stacked = lazy[0] if lazy[0].ndim == 2 else da.stack(lazy)
-    sizes = (values if is_dask_array(values) else stacked).chunks[-1]
+    sizes = next((n for n in numbers if is_dask_array(n)), stacked).chunks[-1]
     stacked = stacked.rechunk((stacked.shape[0], sizes))
-    numbers = da.asarray(values).rechunk((sizes,))
+    numbers = tuple(da.asarray(column).rechunk((sizes,)) for column in numbers)
     for first, stop in _together(sizes, limit, fewest=1):
-        yield dask.compute(stacked.blocks[0, first:stop], numbers.blocks[first:stop])
+        parts = (column.blocks[first:stop] for column in numbers)
+        yield dask.compute(stacked.blocks[0, first:stop], *parts)
 
 
 def _together(sizes: Sequence[int], limit: int, fewest: int) -> Iterator[tuple[int, int]]:
@@ -201,15 +242,16 @@ def _together(sizes: Sequence[int], limit: int, fewest: int) -> Iterator[tuple[i
 # ---- dense arrays ---------------------------------------------------------------------------
 
 
-def array_source(array: Any, mask: Any = None) -> Source:
+def array_source(array: Any, mask: Any = None, weights: Any = None) -> Source:
     """The observed entries of an array, box by box."""
     given, array = array, _plain(array)
     mask = None if mask is None else _plain(mask)
     check_mask(array, mask)
+    weights = None if weights is None else _broadcastable(weights, given, array.shape)
     batches = _dask_batches if is_dask_array(array) else _batches
     names = getattr(getattr(given, "metadata", None), "dimension_names", None) or ()  # zarr's
     source = Source(
-        batches=lambda limit: batches(array, mask, limit),
+        batches=lambda limit: batches(array, mask, weights, limit),
         dtype=np.dtype(array.dtype),
         shape=tuple(int(length) for length in array.shape),
         total=math.prod(array.shape),
@@ -243,10 +285,27 @@ def check_mask(array: Any, mask: Any) -> None:
         raise InvalidInput(f"the mask has type {mask.dtype}; give True where observed.")
 
 
+def _broadcastable(weights: Any, given: Any, shape: tuple[int, ...]) -> Any:
+    """Weights that can be sliced, if they broadcast to the array's shape; xarray's by name."""
+    if is_data_array(weights) and is_data_array(given) and weights.dims != given.dims:
+        weights = weights.broadcast_like(given).transpose(*given.dims)
+    weights = _plain(weights)
+    try:
+        fits = np.broadcast_shapes(tuple(weights.shape), tuple(shape)) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InvalidInput(
+            f"the weights have shape {tuple(weights.shape)} and the array {tuple(shape)}; give "
+            "weights of the array's shape, or that broadcast to it."
+        )
+    return weights
+
+
 def observed_entries(
-    block: Any, mask: Any, start: tuple[int, ...]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Indices (K, m) in the whole array, and values (m,), of the observed cells of one block."""
+    block: Any, mask: Any, start: tuple[int, ...], weights: Any = None
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any] | None]:
+    """The observed cells of one block: indices (K, m) in the whole array, values and weights."""
     if not isinstance(block, np.ma.MaskedArray):
         block = np.asarray(block)
     observed = np.ones(block.shape, dtype=np.bool_) if mask is None else np.asarray(mask) != 0
@@ -257,7 +316,11 @@ def observed_entries(
         observed &= ~np.isnan(block)
     indices = np.array(np.nonzero(observed), dtype=np.int64)
     indices += np.array(start, dtype=np.int64)[:, None]
-    return indices, block[observed]
+    if weights is not None:
+        if isinstance(weights, np.ma.MaskedArray):
+            weights = np.ma.filled(weights.astype(np.float64), np.nan)
+        weights = np.broadcast_to(np.asarray(weights), block.shape)[observed]
+    return indices, block[observed], weights
 
 
 def box_shape(shape: Sequence[int], unit: Sequence[int], limit: int) -> tuple[int, ...]:
@@ -270,37 +333,49 @@ def box_shape(shape: Sequence[int], unit: Sequence[int], limit: int) -> tuple[in
     return tuple(box)
 
 
-def _batches(array: Any, mask: Any, limit: int) -> Iterator[Batch]:
+def _batches(array: Any, mask: Any, weights: Any, limit: int) -> Iterator[Batch]:
     box = box_shape(array.shape, _unit(array), limit)
     edges = [range(0, length, step) for length, step in zip(array.shape, box, strict=True)]
     for start in itertools.product(*edges):
         region = tuple(slice(first, first + step) for first, step in zip(start, box, strict=True))
         block = array[region]
         seen = None if mask is None else mask[region]
-        indices, values = observed_entries(block, seen, start)
-        yield Batch(indices, values, visited=math.prod(block.shape))
+        known = None if weights is None else weights[_own_region(weights.shape, region)]
+        indices, values, known = observed_entries(block, seen, start, known)
+        yield Batch(indices, values, visited=math.prod(block.shape), weights=known)
 
 
-def _dask_batches(array: Any, mask: Any, limit: int) -> Iterator[Batch]:
+def _own_region(shape: tuple[int, ...], region: tuple[slice, ...]) -> tuple[slice, ...]:
+    """The part of an array of this shape that is broadcast to a region."""
+    own = region[len(region) - len(shape) :]
+    return tuple(slice(None) if n == 1 else part for n, part in zip(shape, own, strict=True))
+
+
+def _dask_batches(array: Any, mask: Any, weights: Any, limit: int) -> Iterator[Batch]:
     dask, da = load("dask"), load("dask.array")
     blocks = array.to_delayed().ravel()
-    masks = [None] * len(blocks)
+    masks = known = [None] * len(blocks)
     if mask is not None:
         lazy = mask if is_dask_array(mask) else da.from_array(mask, chunks=array.chunks)
         masks = lazy.rechunk(array.chunks).to_delayed().ravel()
+    if weights is not None:
+        lazy = weights if is_dask_array(weights) else da.from_array(np.asarray(weights))
+        known = da.broadcast_to(lazy, array.shape).rechunk(array.chunks).to_delayed().ravel()
     scheduler = scheduler_for(array)
-    find = dask.delayed(observed_entries, nout=2)
+    find = dask.delayed(observed_entries, nout=3)
     sizes = [math.prod(box) for box in itertools.product(*array.chunks)]
     starts = [np.cumsum([0, *lengths[:-1]]).tolist() for lengths in array.chunks]
     tasks = [
-        find(block, seen, start)
-        for block, seen, start in zip(blocks, masks, itertools.product(*starts), strict=True)
+        find(block, seen, start, weight)
+        for block, seen, start, weight in zip(
+            blocks, masks, itertools.product(*starts), known, strict=True
+        )
     ]
     # At least two, so that two cores have work.
     for first, stop in _together(sizes, BATCHES_TOGETHER * limit, fewest=2):
         found = dask.compute(*tasks[first:stop], scheduler=scheduler)
-        for (indices, values), size in zip(found, sizes[first:stop], strict=True):
-            yield Batch(indices, values, visited=size)
+        for (indices, values, weight), size in zip(found, sizes[first:stop], strict=True):
+            yield Batch(indices, values, visited=size, weights=weight)
 
 
 def _unit(array: Any) -> tuple[int, ...]:

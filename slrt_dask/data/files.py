@@ -60,6 +60,7 @@ class FileRequest:
     key: str | None
     delimiter: str | None
     scratch: str | None
+    weights: str | None = None
 
 
 def from_file(
@@ -69,6 +70,7 @@ def from_file(
     shape: Sequence[int] | None = None,
     key: str | None = None,
     delimiter: str | None = None,
+    weights: str | None = None,
     duplicates: DuplicateRule = "error",
     slab_mode: int | None = None,
     partition_entries: int = PARTITION_ENTRIES,
@@ -86,6 +88,8 @@ def from_file(
     shape : lengths; the smallest that holds all indices if the file does not say.
     key : which array of an `.npz`, zarr group or netCDF file, where there are several.
     delimiter : what separates the columns of a `.csv`, a comma if left out.
+    weights : the column of a `.csv` (by its header) or `.parquet`, or the array of an `.npz`, zarr
+        group or netCDF file, that has the observations' weights.
     All else is as in `from_coo` and `from_array`.
     """
     options = IngestOptions(
@@ -97,12 +101,18 @@ def from_file(
     kind = _kind_of(file, key)
     if delimiter is not None and not kind.startswith(".csv"):
         raise InvalidInput(f"delimiter={delimiter!r} has no meaning for {kind}; leave it out.")
+    if weights is not None and not kind.startswith((".csv", ".parquet", *WITH_KEY)):
+        raise InvalidInput(
+            f"weights={weights!r} names nothing in {kind}; make the store with from_coo or "
+            "from_array, which take weights as an array."
+        )
     if not location.exists(file):
         raise InvalidInput(f"there is no file {file}; check its name.")
     place = location.normal_path(path)
     location.refuse_existing(place)
     lengths = None if shape is None else check_shape(shape)
-    request = FileRequest(file, lengths, key, delimiter, location.scratch_parent(place))
+    scratch = location.scratch_parent(place)
+    request = FileRequest(file, lengths, key, delimiter, scratch, weights)
     ingest(place, READERS[kind](request), options)
     return open_store(place)
 
@@ -129,7 +139,7 @@ def open_array(source: str | os.PathLike[str], *, key: str | None = None) -> Any
         )
     if kind == ".npz":
         return _lazy(*npz_arrays(path, key))
-    return labelled_array(path, key) if is_labelled(path) else _lazy(*zarr_arrays(path, key))
+    return labelled_array(path, key) if is_labelled(path) else _lazy(*zarr_arrays(path, key)[:2])
 
 
 def _lazy(array: Any, mask: Any, path: str | None = None) -> Any:
@@ -154,13 +164,14 @@ def _npy(path: str) -> Any:
 
 def _text(request: FileRequest, delimiter: str | None, index_base: int) -> Source:
     form = TextFormat(delimiter, index_base, may_have_header=delimiter is not None)
-    return text_source(request.path, form, request.shape)
+    return text_source(request.path, form, request.shape, request.weights)
 
 
 def _zarr(request: FileRequest) -> Source:
     if is_labelled(request.path):
-        return of_shape(labelled_source(request.path, request.key), request.shape)
-    return of_shape(array_source(*zarr_arrays(request.path, request.key)), request.shape)
+        return of_shape(labelled_source(request.path, request.key, request.weights), request.shape)
+    arrays = zarr_arrays(request.path, request.key, request.weights)
+    return of_shape(array_source(*arrays), request.shape)
 
 
 def _pictures(request: FileRequest) -> Source:
@@ -172,8 +183,8 @@ def _pictures(request: FileRequest) -> Source:
 READERS: dict[str, Callable[[FileRequest], Source]] = {
     **dict.fromkeys((".tns", ".tns.gz"), lambda file: _text(file, None, 1)),
     **dict.fromkeys((".csv", ".csv.gz"), lambda file: _text(file, file.delimiter or ",", 0)),
-    ".parquet": lambda file: parquet_source(file.path, file.shape),
-    ".npz": lambda file: npz_source(file.path, file.shape, file.key, file.scratch),
+    ".parquet": lambda file: parquet_source(file.path, file.shape, file.weights),
+    ".npz": lambda file: npz_source(file.path, file.shape, file.key, file.scratch, file.weights),
     ".npy": lambda file: of_shape(array_source(npy_array(file.path, file.scratch)), file.shape),
     **dict.fromkeys((".zarr", *NETCDF), _zarr),
     **dict.fromkeys((*IMAGES, *VIDEOS, FOLDER), _pictures),

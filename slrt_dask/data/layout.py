@@ -1,11 +1,12 @@
 """The store format: what a store says about itself, and how columns become zarr arrays and back.
 
 A root zarr v3 group holds one group per partition, because partitions differ in length, and each
-of those holds the columns `indices_0 … indices_{K-1}` and `values`, and `weights` if the
-observations have some. Metadata is created first, by one process; each partition is then written once, by anyone; the root's attribute block `slrt` is
-written last. It is plain JSON: a checksum of every partition and a digest of all this, so that
-two stores with one digest hold the same observations in the same partitions. zarr reads a missing
-chunk as fill without an error, so readers trust checksums only.
+of those holds the columns `indices_0 … indices_{K-1}` and `values`, and `weights` if observations
+have some. Metadata is created first, by one process; each partition is then written once, by
+anyone; the root's attribute block `slrt` is written last. It is plain JSON: a checksum of every
+partition and a digest of all this, so that two stores with one digest hold the same observations
+in the same partitions. zarr reads a missing chunk as fill without an error, so readers trust
+checksums only.
 """
 
 from __future__ import annotations

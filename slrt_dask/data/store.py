@@ -231,10 +231,10 @@ class ObservationStore:
 
     def __repr__(self) -> str:
         lengths = " × ".join(str(length) for length in self.shape)
-        parts = len(self.partitions)
+        parts, weighted = len(self.partitions), "weighted, " if self.weighted else ""
         return (
             f"ObservationStore({self.path!r}: {lengths}, {self.nnz:,} observed "
-            f"({self._density():.3g} %), {self.dtype}, {'weighted, ' * self.weighted}{parts} partition{'s' * (parts > 1)} "
+            f"({self._density():.3g} %), {self.dtype}, {weighted}{parts} partition{'s' * (parts > 1)} "
             f"along mode {self.slab_mode})"
         )
 

@@ -40,8 +40,13 @@ class TextFormat:
         return [field.strip().strip('"') if self.delimiter else field for field in fields]
 
 
-def text_source(path: str, form: TextFormat, shape: tuple[int, ...] | None) -> Source:
-    """The observations in a text file, which may be compressed (`.gz`)."""
+def text_source(
+    path: str, form: TextFormat, shape: tuple[int, ...] | None, weights: str | None = None
+) -> Source:
+    """The observations in a text file, which may be compressed (`.gz`).
+
+    weights : the name of the column that has them, in the header; the value is the last of the rest
+    """
     with _opened(path) as file:
         numbered = enumerate(iter(lambda: _next_lines(file, path, 1), []), start=1)
         number, line = next(((n, found) for n, (found,) in numbered if _is_data(found)), (0, ""))
@@ -54,9 +59,20 @@ def text_source(path: str, form: TextFormat, shape: tuple[int, ...] | None) -> S
             f"line {number} of {path} has one column, {fields[0]!r}; give at least one index and a "
             "value, or another `delimiter`."
         )
-    names = tuple(fields[:-1]) if is_header and len({*fields[:-1]}) == len(fields) - 1 else None
+    columns = list(range(len(fields)))
+    if weights is not None:
+        if not is_header or fields.count(weights) != 1 or len(fields) < 3:
+            held = f"its columns are {', '.join(fields)}" if is_header else "it has no header"
+            raise InvalidInput(
+                f"there is no one column {weights!r} of weights in {path} besides an index and the "
+                f"value: {held}."
+            )
+        columns.append(columns.pop(fields.index(weights)))
+    modes = len(fields) - 1 - (weights is not None)
+    found = [fields[column] for column in columns[:modes]]
+    names = tuple(found) if is_header and len({*found}) == modes else None
     return Source(
-        batches=lambda limit: _batches(path, form, number * is_header, len(fields), limit),
+        batches=lambda limit: _batches(path, form, number * is_header, columns, modes, limit),
         dtype=np.dtype(np.float64),
         shape=shape,
         row_word="line",
@@ -65,7 +81,10 @@ def text_source(path: str, form: TextFormat, shape: tuple[int, ...] | None) -> S
     )
 
 
-def _batches(path: str, form: TextFormat, skip: int, columns: int, limit: int) -> Iterator[Batch]:
+def _batches(
+    path: str, form: TextFormat, skip: int, columns: list[int], modes: int, limit: int
+) -> Iterator[Batch]:
+    """columns : the places of the indices, the value and perhaps the weight"""
     with _opened(path) as file:
         number = 1
         while lines := _next_lines(file, path, min(limit, LINES_TOGETHER)):
@@ -76,9 +95,11 @@ def _batches(path: str, form: TextFormat, skip: int, columns: int, limit: int) -
             }
             number += len(lines)
             if kept:
-                table = _parsed(path, form, kept, columns)
+                table = _parsed(path, form, kept, len(columns)).T[columns]
                 rows = np.array(list(kept), dtype=np.int64)
-                yield Batch(table[:, :-1].T - form.index_base, table[:, -1], rows)
+                weights = table[modes + 1] if len(table) > modes + 1 else None
+                indices = table[:modes] - form.index_base
+                yield Batch(indices, table[modes], rows, weights=weights)
 
 
 def _parsed(path: str, form: TextFormat, kept: dict[int, str], columns: int) -> NDArray[np.float64]:

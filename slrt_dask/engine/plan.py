@@ -84,7 +84,8 @@ class WorkerPlan:
         if self.fits:
             return
         needed, limit = self.needed, self.place.memory_limit or 0
-        lower = "" if slab_mode is None else f"lower the rank of mode {slab_mode}, "
+        useless = slab_mode is None or needed.runtime >= limit
+        lower = "" if useless else f"lower the rank of mode {slab_mode}, "
         raise MemoryBudgetExceeded(
             f"worker {number} needs {readable(needed.total)} even with its blocks on disk "
             f"(open blocks {readable(needed.observations + needed.state)}, sums "

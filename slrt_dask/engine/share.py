@@ -71,8 +71,13 @@ class Share:
         self._run, self._round, self._left_at = -1, -1, 0.0
         self._busy = threading.Lock()
         self._waited = 0.0
-        self.blocks = [self._at_rest(block) for block in load_blocks(assignment)]
-        self._refuse_long_slices()
+        try:
+            self.blocks = [self._at_rest(block) for block in load_blocks(assignment)]
+            self._refuse_long_slices()
+        except BaseException:
+            if self._file is not None:
+                self._file.close()
+            raise
         self._divide_among_threads()
         self._threads = ThreadPoolExecutor(assignment.threads, thread_name_prefix="slrt")
         self._background = ThreadPoolExecutor(2 * assignment.threads, thread_name_prefix="slrt-io")
@@ -93,10 +98,7 @@ class Share:
         self._runs = [(run, Buffers(), [Buffers() for _ in rooms]) for run in runs if run]
 
     def _refuse_long_slices(self) -> None:
-        """A slice is never cut, so one that is too long for its room cannot be streamed.
-
-        Blocks that grow later do so by entries beyond the store's, with which a plan counts.
-        """
+        """A slice is never cut, so one that is too long for its room cannot be streamed."""
         largest = max((block.entries for block in self.blocks), default=0)
         wanted = self.assignment.block_entries
         if wanted is not None and largest > 2 * wanted:

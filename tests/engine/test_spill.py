@@ -41,7 +41,7 @@ def file(tmp_path):
 )
 def test_what_was_written_last_is_read_and_slots_are_used_again(steps, dtype):
     """Each step writes an array of some length anew under a name, or drops it if it is empty."""
-    made, held, most = ScratchFile(None), {}, 0
+    made, held = ScratchFile(None), {}
     for number, (name, count) in enumerate(steps):
         if name in held:
             made.give_back(held[name][0], held.pop(name)[1].nbytes)
@@ -49,14 +49,13 @@ def test_what_was_written_last_is_read_and_slots_are_used_again(steps, dtype):
             values = np.random.default_rng(number).integers(0, 60_000, 3 * count).astype(dtype)
             held[name] = made.slot(values[::3].nbytes), values[::3]
             made.write(*held[name])  # which does not lie in one piece
-        most = max(most, sum(values.nbytes for _, values in held.values()))
         for first, values in held.values():
             room = np.empty(len(values), dtype)
             made.read(first, room)
             np.testing.assert_array_equal(room, values)
     for first, values in held.values():
         made.give_back(first, values.nbytes)
-    assert made.slot(most) == 0  # all gaps have become one
+        assert made.slot(values.nbytes) == first
     made.close()
 
 
