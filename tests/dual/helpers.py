@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from slrt_dask.dual.hankel.embedded import EmbeddedStore
-from slrt_dask.dual.robust import RobustProblem
 from slrt_dask.dual.working_set import partition_columns
 from slrt_dask.dual.writing import partition_vector
 from slrt_dask.engine.base import LocalEngine
@@ -47,13 +46,6 @@ def hankel_engine(plain, tau, *, parts=2, client=None, **options):
             if share
         },
     )
-
-
-def robust_problem(engine, dense, **options):
-    return RobustProblem(
-        engine, dense.manifold.ranks, cost_weight=dense.C, weights=dense.lambdas,
-        delta=dense.delta, **options,
-    )  # fmt: skip
 
 
 def densely(made, evaluation):

@@ -17,9 +17,9 @@ from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.errors import InvalidInput
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
-from tests.dual.bounded_cases import along, slope_along
+from tests.dual.cases import along, slope_along
 from tests.dual.helpers import hankel_engine
-from tests.oracles.bounded import model_operator
+from tests.oracles.inner import model_operator
 from tests.oracles.hankel import DenseHankel, embedding_matrix
 
 CASES = {

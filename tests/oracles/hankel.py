@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.optimize
 
-from tests.oracles.bounded import model_operator
+from tests.oracles.inner import model_operator
 
 
 def embedding_matrix(shape, tau):
