@@ -48,6 +48,7 @@ def complete(
     store: ObservationStore | Any,
     ranks: tuple[int, ...] | str = "auto",
     *,
+    weights: Any = None,
     constraint: Constraint | Sequence[Constraint] | None = None,
     C: float | str = "auto",
     lambdas: tuple[float, ...] | None = None,
@@ -80,6 +81,9 @@ def complete(
     ranks : one rank per mode; or "auto": those that predict held-out observations best; or
         "certified": they grow from one, up to `max_ranks` (50 if None), until the certified gap
         closes, so that the answer is a global optimum of the convex problem
+    weights : of the observations of an array, in its shape or one that broadcasts to it: a misfit
+        costs as many times as much (not with Hankel). Those of a store are in it: `from_array` and
+        the others take them
     constraint : Nonnegative(…), Bounds(…) or Linear(…), or a list of them: what the completed
         tensor has to satisfy; or Hankel(…): what structure it has
     C, lambdas : weights of the misfit and of the modes; only their products matter. C="auto" finds
@@ -96,16 +100,18 @@ def complete(
         mean and one number per index of every mode (users and items, stations and hours), shrunken
         where there are few observations; "auto" takes the better of the two on held-out
         observations, and None does so where ranks are searched for. With Huber's loss it is the
-        median in the place of the mean. Constraints go with the mean only, which "auto" and such a
-        None then take, but for Hankel, where they take none
+        median in the place of the mean. The mean is weighted if observations have weights, which
+        the median and the numbers per index ignore. Constraints go with the mean only, which "auto"
+        and such a None then take, but for Hankel, where they take none
     gap_tolerance : stop when the answer is certified to be this close to the global optimum,
         relative to its objective
     gradient_tolerance : or when the gradient norm is this small, relative to the cost
     max_iterations, max_seconds : or when so many iterations were made, or so much time has passed
-    validation : a store of held-out observations; its error is recorded with every iteration.
-        What is "auto" is judged on it, and without it on a tenth of the observations, which the
-        answer is then fitted to again. It keeps the factors that were found: but for Hankel,
-        where they are only its start, `method`, `max_iterations` and the tolerances do not matter
+    validation : a store of held-out observations; its error is recorded with every iteration,
+        weighted if the store is. What is "auto" is judged on it, and without it on a tenth of the
+        observations, which the answer is then fitted to again. It keeps the factors that were
+        found: but for Hankel, where they are only its start, `method`, `max_iterations` and the
+        tolerances do not matter
     patience : stop when the error on `validation` has not fallen for so many iterations, and
         return the factors of the iteration where it was the least
     held_out : what is held out where something is "auto": "entries", ("fibres", mode) or

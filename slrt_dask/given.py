@@ -54,11 +54,17 @@ def accepting_arrays(fit: Fitting) -> Fitting:
 
     @functools.wraps(fit)
     def fit_given(store: Any, *arguments: Any, **options: Any) -> Completion:
+        weights = options.pop("weights", None)
         if isinstance(store, ObservationStore):
+            if weights is not None:
+                raise InvalidInput(
+                    "weights go with an array; those of a store are in it: make it with "
+                    "slrt.from_array(path, array, weights=…), from_coo, from_file or from_batches"
+                )
             return fit(store, *arguments, **options)
         directory = options.get("run_directory")
         where = None if directory is None else refuse_used_directory(directory)
-        with given_observations(store, where, options.get("client")) as given:
+        with given_observations(store, where, options.get("client"), weights) as given:
             return given.kept_for(fit(given.store, *arguments, **options))
 
     return cast(Fitting, fit_given)
@@ -66,9 +72,9 @@ def accepting_arrays(fit: Fitting) -> Fitting:
 
 @contextlib.contextmanager
 def given_observations(
-    given: Any, where: Path | None, client: distributed.Client | None
+    given: Any, where: Path | None, client: distributed.Client | None, weights: Any = None
 ) -> Iterator[Given]:
-    """A store made of an array.
+    """A store made of an array, and weights of the same shape.
 
     where : the run directory; what is put there goes again if no run is made
     """
@@ -76,26 +82,28 @@ def given_observations(
     if where is None:
         place = TemporaryPlace(dask.config.get("temporary-directory", None))
         _check_seen(place.path, client)
-        yield Given(_stored(f"{place.path}/observations", given, client), place)
+        yield Given(_stored(f"{place.path}/observations", given, weights, client), place)
         return
     is_new = not where.exists()
     where.mkdir(parents=True, exist_ok=True)
     path = tempfile.mkdtemp(prefix=OBSERVATIONS, dir=where)
     try:
         _check_seen(path, client)
-        yield Given(_stored(f"{path}/{STORE}", given, client), None)
+        yield Given(_stored(f"{path}/{STORE}", given, weights, client), None)
     except BaseException:
         if not is_begun(where):
             shutil.rmtree(where if is_new else path, ignore_errors=True)
         raise
 
 
-def _stored(path: str, array: Any, client: distributed.Client | None) -> ObservationStore:
+def _stored(
+    path: str, array: Any, weights: Any, client: distributed.Client | None
+) -> ObservationStore:
     # What a lazy array is computed from may be on the cluster only.
     with contextlib.nullcontext() if client is None else client.as_current():
         if is_sparse_coo(array):
-            return from_coo(path, array)
-        return from_array(path, array)
+            return from_coo(path, array, weights=weights)
+        return from_array(path, array, weights=weights)
 
 
 def _refuse_what_is_no_array(given: object) -> None:

@@ -20,6 +20,7 @@ from slrt_dask.dual.multipliers import Constrained
 from slrt_dask.dual.problem import MOST_INNER_ITERATIONS, DualProblem
 from slrt_dask.dual.working_set import Places
 from slrt_dask.engine.base import Engine
+from slrt_dask.errors import NotYetAvailable
 from slrt_dask.linear import Linear
 
 MOST_PARTS, PART_ENTRIES = 256, 2**19
@@ -46,13 +47,15 @@ def problem_of(
     if isinstance(engine.store, EmbeddedStore):
         return _hankel_problem(engine, engine.store, settings, offset)
     weights = weights_of(settings, engine.store.shape)
+    # Blocks have weights in units of their mean.
+    cost_weight = settings.C * engine.store.mean_weight
     certificate_rtol = _certificate_rtol(settings)
     constraints = constraints_of(settings.constraint)
     constrained = None
     if constraints:
         bounds = constraints.bounds
         constrained = Constrained(
-            bound_vectors(bounds, engine.store.shape, offset, settings.C),
+            bound_vectors(bounds, engine.store.shape, offset, cost_weight),
             None if bounds is None else places_of(bounds),
             bounds is not None and bounds.everywhere,
             _linear_rows(constraints.linear, offset),
@@ -62,7 +65,8 @@ def problem_of(
     return DualProblem(
         engine,
         first_ranks(settings),
-        cost_weight=settings.C,
+        cost_weight=cost_weight,
+        weighted=engine.store.weighted,
         weights=weights,
         delta=math.inf if settings.huber is None else settings.huber,
         constrained=constrained,
@@ -87,6 +91,11 @@ def embedded(store: ObservationStore, settings: FitSettings) -> ObservationStore
     """The store as an engine has to hold it: through its embedding, where there is one."""
     if settings.tau is None:
         return store
+    if store.weighted:
+        raise NotYetAvailable(
+            f"{store.path} has weights, which Hankel fits do not take yet; make a store without "
+            "them, or fit without the Hankel structure"
+        )
     embedding = Embedding(store.shape, settings.tau)
     # Whatever the workers are: checkpoints are written by partition, and read by other workers.
     parts = min(MOST_PARTS, 1 + embedding.offsets * math.prod(embedding.window) // PART_ENTRIES)

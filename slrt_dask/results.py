@@ -53,7 +53,7 @@ def write_result(
         held, path = run.held, run.prepare_completion()
     header = ModelHeader(
         dual=without_entries(fit.engine.store.header),
-        cost_weight=fit.problem.cost_weight,
+        cost_weight=fit.settings.C,
         lambdas=fit.problem.weights,
         offset=fit.offset.mean,
         certificate=cast(Certificate, outcome.certificate),
@@ -129,7 +129,10 @@ def _write_dual(fit: Fit, path: str, header: ModelHeader, evaluation: Evaluation
 
 def without_entries(store: StoreHeader) -> StoreHeader:
     """The header of a store that has no dual entries, only what is known of the tensor."""
-    return replace(store, kind="dual", dtype="float64", mean=0.0, digest="", nnz=0, partitions=())
+    return replace(
+        store, kind="dual", dtype="float64", mean=0.0, mean_weight=None, digest="", nnz=0,
+        partitions=(),
+    )  # fmt: skip
 
 
 def dual_header(store: StoreHeader, extents: dict[int, tuple[int, int, int]]) -> StoreHeader:
@@ -141,9 +144,7 @@ def dual_header(store: StoreHeader, extents: dict[int, tuple[int, int, int]]) ->
         )
     )
     entries = sum(part.count for part in partitions)
-    return replace(
-        store, kind="dual", dtype="float64", mean=0.0, digest="", nnz=entries, partitions=partitions
-    )
+    return replace(without_entries(store), nnz=entries, partitions=partitions)
 
 
 def joined(parts: list[dict[int, Value]]) -> dict[int, Value]:

@@ -33,6 +33,8 @@ class Scores:
     psnr : peak signal-to-noise ratio in decibels, the peak being the largest observed magnitude
     unsupported : how many predictions nothing was observed about (`Completion.rests_on_nothing`);
         0 for models that cannot tell
+
+    All errors are weighted if the observations have weights.
     """
 
     count: int
@@ -91,17 +93,20 @@ def _scores(
     together = Kind.of(kind, store.order, store.dimension_names)
     squares, absolutes, energy, largest = SquaredErrors.none(), 0.0, 0.0, 0.0
     compared = unsupported = 0
+    counted = 0.0
     tell(progress, "evaluate", 0, store.nnz)
     for number in range(len(store.partitions)):
-        columns, values = store.read_partition(number)
+        columns, values, known = store.read_weighted(number)
         wanted = values.astype(np.float64)
         places = np.stack(columns)
         predicted = completion.predict(places)
         unsupported += count_unsupported(completion, places, predicted)
         errors = predicted - wanted
-        squares += SquaredErrors.of(together, columns, errors)
-        absolutes += float(np.abs(errors).sum())
-        energy += float(wanted @ wanted)
+        weights = np.ones(len(wanted)) if known is None else known.astype(np.float64)
+        squares += SquaredErrors.of(together, columns, errors, weights)
+        counted += float(weights.sum())
+        absolutes += float(weights @ np.abs(errors))
+        energy += float(weights @ wanted**2)
         largest = max(largest, float(np.abs(wanted).max()))
         compared += wanted.size
         tell(progress, "evaluate", compared, store.nnz)
@@ -110,8 +115,8 @@ def _scores(
     return Scores(
         store.nnz,
         rmse,
-        absolutes / store.nnz,
-        rmse * math.sqrt(store.nnz / energy) if energy > 0.0 else math.inf,
+        absolutes / counted,
+        rmse * math.sqrt(counted / energy) if energy > 0.0 else math.inf,
         20.0 * math.log10(top / rmse) if rmse > 0.0 and top > 0.0 else math.inf,
         squares.standard_error,
         unsupported,

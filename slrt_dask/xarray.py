@@ -40,6 +40,7 @@ class CompletionAccessor:
         ranks: tuple[int, ...] | str = "auto",
         *,
         keep_observed: bool = True,
+        weights: Any = None,
         constraint: Constraint | Sequence[Constraint] | None = None,
         C: float | str = "auto",
         lambdas: tuple[float, ...] | None = None,
@@ -76,6 +77,7 @@ class CompletionAccessor:
         done = complete(
             self._array,
             ranks,
+            weights=weights,
             constraint=constraint,
             C=C,
             lambdas=lambdas,

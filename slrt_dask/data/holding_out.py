@@ -90,7 +90,8 @@ def _mode_of(given: object, order: int, names: tuple[str, ...] | None) -> int | 
 class SquaredErrors:
     """Sums of squared errors on held-out observations, by batches of what was held out together.
 
-    counts, squares : (BATCHES,), how many observations fell in a batch and their squared errors
+    counts, squares : (BATCHES,), how many observations fell in a batch and their squared errors; or
+        the sums of their weights, and of weighted squares
     """
 
     counts: NDArray[np.float64]
@@ -98,13 +99,19 @@ class SquaredErrors:
 
     @classmethod
     def of(
-        cls, kind: Kind, columns: Sequence[NDArray[Any]], errors: NDArray[np.float64]
+        cls,
+        kind: Kind,
+        columns: Sequence[NDArray[Any]],
+        errors: NDArray[np.float64],
+        weights: NDArray[Any] | None = None,
     ) -> SquaredErrors:
-        """columns : K index arrays (m,);  errors : predicted less observed, (m,)"""
+        """columns : K index arrays (m,);  errors : predicted less observed, (m,), with weights"""
         batch = (kind.uniform(columns, BATCH_SEED) * BATCHES).astype(np.int64)
         return cls(
-            np.bincount(batch, minlength=BATCHES).astype(np.float64),
-            np.bincount(batch, errors * errors, BATCHES).astype(np.float64),
+            np.bincount(batch, weights, BATCHES).astype(np.float64),
+            np.bincount(batch, errors**2 * (1.0 if weights is None else weights), BATCHES).astype(
+                np.float64
+            ),
         )
 
     @classmethod
@@ -116,8 +123,8 @@ class SquaredErrors:
 
     @property
     def rmse(self) -> float:
-        """The root of the mean squared error."""
-        return math.sqrt(self.squares.sum() / max(self.counts.sum(), 1.0))
+        """The root of the mean squared error, weighted where observations have weights."""
+        return math.sqrt(self.squares.sum() / (self.counts.sum() or 1.0))
 
     @property
     def standard_error(self) -> float:

@@ -83,6 +83,11 @@ class ObservationStore:
         return self.header.weighted
 
     @property
+    def mean_weight(self) -> float:
+        """The mean of the observations' weights; 1 if they have none."""
+        return 1.0 if self.header.mean_weight is None else self.header.mean_weight
+
+    @property
     def slab_mode(self) -> int:
         """The mode along which partitions are cut."""
         return self.header.slab_mode
@@ -234,8 +239,8 @@ class ObservationStore:
         parts, weighted = len(self.partitions), "weighted, " if self.weighted else ""
         return (
             f"ObservationStore({self.path!r}: {lengths}, {self.nnz:,} observed "
-            f"({self._density():.3g} %), {self.dtype}, {weighted}{parts} partition{'s' * (parts > 1)} "
-            f"along mode {self.slab_mode})"
+            f"({self._density():.3g} %), {self.dtype}, {weighted}"
+            f"{parts} partition{'s' * (parts > 1)} along mode {self.slab_mode})"
         )
 
     def _repr_html_(self) -> str:

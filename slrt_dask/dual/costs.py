@@ -19,6 +19,8 @@ SOLVER_VECTORS, KEPT_VECTORS = 4, 5
 refused one before it, one being refined, and one that a certificate has refined."""
 OPEN_VECTORS = 6
 """Vectors of a block that one sweep has in hand at most: the solution, r, p, s, w and b."""
+WEIGHT_VECTORS = 2
+"""What weights of observations add: themselves, and the diagonal that they make."""
 BOUND_VECTORS, ALTERNATING_VECTORS, ROW_VECTORS = 4, 3, 3
 """What bounds add: marks, the multipliers' centre and its next place, and where a step began; what
 they add if multipliers take turns with z; and what rows of a linear constraint add to that."""
@@ -129,13 +131,14 @@ class SlabCosts:
         self, entries: int, threads: int, slices: tuple[int, int], block_entries: int | None
     ) -> WorkerBytes:
         held, value, index = self._with_extra(entries), self.value_bytes, self._index_bytes
-        vectors = SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors
+        weights = WEIGHT_VECTORS if self.header.weighted else 0
+        vectors = SOLVER_VECTORS + KEPT_VECTORS + self._bound_vectors + weights
         largest = held if block_entries is None else min(self._with_extra(block_entries), held)
         scratch, seen, open_vectors = 0, held, vectors + 2
         if block_entries is not None:
             scratch = held * (index + (vectors + 1) * value)
             seen = ROOMS * threads * largest
-            open_vectors = OPEN_VECTORS + self._bound_vectors
+            open_vectors = OPEN_VECTORS + self._bound_vectors + weights
         strips = 0 if block_entries is None else held + 8 * (slices[1] - slices[0])
         buffers = self._buffers(largest, threads)
         if self.extra is not None:
@@ -188,14 +191,15 @@ class SlabCosts:
                 buffers += threads * rows * 2 * self._widest(rank) * 8
         # Reading a partition, or writing its dual, holds its columns once more.
         largest = self._with_extra(max(part.count for part in header.partitions))
-        buffers += largest * (len(header.shape) * header.index_dtype.itemsize + 24)
+        weight = 8 if header.weighted else 0
+        buffers += largest * (len(header.shape) * header.index_dtype.itemsize + 24 + weight)
         return buffers + 6 * self._factor_bytes * (threads + 1)
 
     def _queries(self, entries: int, block_entries: int) -> int:
         """Held-out entries have columns, fibre numbers and values."""
         order, index = len(self.header.shape), self.header.index_dtype.itemsize
         queries = math.ceil(self.held_out * entries / self.header.nnz)
-        each = 4 * order * index + 24
+        each = 4 * order * index + (32 if self.header.weighted else 24)
         if not self.held_out or order <= 3:
             return queries * each
         # Order 4 and more number the fibres of both kinds of entries together, by sorting them,

@@ -180,7 +180,7 @@ class HeldOutErrors(OneRound):
         values = block.query_values.astype(np.float64, copy=False)
         if self.delta is not None:
             values = huber_roots(values, self.delta)
-        errors = SquaredErrors.of(self.kind, block.queries, values)
+        errors = SquaredErrors.of(self.kind, block.queries, values, block.query_weights)
         return counts + errors.counts, squares + errors.squares
 
 

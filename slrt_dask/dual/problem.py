@@ -120,14 +120,14 @@ class DualProblem:
         self._manifold = SpectrahedronProduct(
             tuple((shape[term.mode], rank) for term, rank in zip(self.terms, ranks, strict=True))
         )
-        self._alternating = alternating
+        self._alternating = alternating and constrained is not None
         self._max_inner_iterations = max_inner_iterations
         self._certificate_rtol = certificate_rtol
         self._eigenvalues = TopEigenvalues()
         self._sweeps = 0
         plain = EntryModel(cost_weight, delta, weighted=weighted)
         # With Huber's loss, ‖y‖ would loosen all solves where there are a few absurd values.
-        loss, self._observed = engine.run(ObservationSize(plain))
+        loss, self._observed, self._least_weight = engine.run(ObservationSize(plain))
         self._norm = checked_norm(math.sqrt(loss * engine.store.nnz / self._observed))
         self._plain, self.multipliers = plain, None
         if constrained is not None:
@@ -217,7 +217,8 @@ class DualProblem:
             rows = self.rows
             overlap = 0.0 if rows is None else rows.overlap
             tolerance *= 1.0 if rows is None else ROWS_TIGHTER
-            stiffest = self.model.stiffest + (0.0 if rows is None else rows.penalty)
+            stiffest = max(self.model.stiffest, self.model.shift / self._least_weight)
+            stiffest += 0.0 if rows is None else rows.penalty
             program = solve(
                 operator, self.model, solution.name, tolerance,
                 most * (PATIENCE if self._alternating else 1),

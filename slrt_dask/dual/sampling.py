@@ -214,5 +214,5 @@ class ValidationErrors(Program):
         missed = sample_queries(block.index, queries, dual, self.operator, sums) - wanted
         if math.isfinite(self.delta):
             missed = huber_roots(missed, self.delta)
-        errors = SquaredErrors.of(self.kind, queries.rows, missed)
+        errors = SquaredErrors.of(self.kind, queries.rows, missed, block.query_weights)
         return counts + errors.counts, squares + errors.squares

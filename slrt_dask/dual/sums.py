@@ -7,6 +7,7 @@ serve the Hessian. Each is two rounds, because the slab mode's fibre sums are ne
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,15 +146,21 @@ class RowMoments(OneRound):
 
 @dataclass(frozen=True)
 class ObservationSize(OneRound):
-    """Σ w h(y) and Σ w over all observations: what the loss is without any model."""
+    """Σ w h(y) and Σ w over all observations, what the loss is without any model, and min w."""
 
     model: EntryModel
 
-    def step(self, block: Block, total: Any) -> tuple[float, float]:
-        loss, count = total or (0.0, 0.0)
+    def step(self, block: Block, total: Any) -> tuple[float, float, float]:
+        loss, count, least = total or (0.0, 0.0, math.inf)
         weights = self.model.weights(block)
         loss += float(passes.total_loss(block.values, weights, self.model.delta))
-        return loss, count + float(weights.sum() if weights.size else block.entries)
+        if not weights.size:
+            return loss, count + block.entries, min(least, 1.0)
+        count += float(weights.sum(dtype=np.float64))
+        return loss, count, min(least, float(weights.min()))
+
+    def combine(self, left: Any, right: Any) -> Any:
+        return (*super().combine(left[:2], right[:2]), min(left[2], right[2]))
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ def resupported(old: Block, slab_mode: int, keep: Mask | None, added: IndexColum
         coupling = replace(coupling, positions=positions)
     return Block(
         MemoryArrays(held), len(places), old.order, old.slices, old.position,
-        queries=old.queries, query_values=old.query_values, coupling=coupling,
+        queries=old.queries, query_values=old.query_values, query_weights=old.query_weights,
+        coupling=coupling,
     )  # fmt: skip
 
 

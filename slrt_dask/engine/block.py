@@ -33,8 +33,8 @@ Vector = NDArray[np.floating[Any]]
 NUMBERING = threading.Lock()
 """Numbering held-out places takes several times their memory for a moment: one block at a time."""
 VALUES, WEIGHTS, EXTRA = "values", "weights", "extra"
-"""The observed values, less the offset of the fit; their weights, where they have some; and which
-entries are not the store's."""
+"""The observed values, less the offset of the fit; their weights where they have some,
+divided by the mean weight; and which entries are not the store's."""
 ROWS, FIBRES = "rows ", "fibres "
 """Followed by a mode: the entries' indices in it, and the numbers of their fibres."""
 
@@ -108,7 +108,8 @@ class Block:
         tensor, whose `position` is that of its first entry in the flattened tensor
     slices : the first of the slices that the block is responsible for, and one after the last
     found : places that a sweep wants to have among the entries from the next change of support on
-    queries, query_values : places held out for validation that lie in these slices, if any
+    queries, query_values : places held out for validation that lie in these slices, if any; with
+        query_weights where these have some
     coupling : the block's part of a linear constraint, if there is one; it has `nbytes`
     """
 
@@ -121,6 +122,7 @@ class Block:
     found: IndexColumns | None = None
     queries: IndexColumns | None = None
     query_values: Vector | None = None
+    query_weights: Vector | None = None
     coupling: Any = None
     _numbered: tuple[BlockIndex, FibreNumbering, tuple[str, ...]] | None = None
     _index: BlockIndex | None = None

@@ -12,7 +12,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from slrt_dask.data.read_cache import drop_kept
 from slrt_dask.data.store import ObservationStore
-from slrt_dask.engine.block import ROWS, VALUES, Block, Buffers, MemoryArrays
+from slrt_dask.engine.block import ROWS, VALUES, WEIGHTS, Block, Buffers, MemoryArrays
 from slrt_dask.engine.program import Program, Sweep
 from slrt_dask.engine.spill import ROOMS, FileBlock, ScratchFile, read_ahead
 from slrt_dask.errors import MemoryBudgetExceeded, StateLost
@@ -249,39 +249,42 @@ def load_blocks(assignment: Assignment) -> Iterator[Block]:
         counts = [store.partitions[number].count for number in numbers]
         total, first = sum(counts), 0
         columns = [np.empty(total, dtype=store.header.index_dtype) for _ in store.shape]
-        values = np.empty(total, dtype=assignment.precision)
+        held = {VALUES: np.empty(total, dtype=assignment.precision)}
+        if store.weighted:
+            held[WEIGHTS] = np.empty(total, dtype=assignment.precision)
         for number, count in zip(numbers, counts, strict=True):
             piece, first = slice(first, first + count), first + count
-            read, observed = store.read_partition(number)
+            read, observed, weights = store.read_weighted(number)
             for column, target in zip(read, columns, strict=True):
                 target[piece] = column
-            values[piece] = observed.astype(np.float64) - assignment.offset
+            held[VALUES][piece] = observed.astype(np.float64) - assignment.offset
+            if weights is not None:
+                held[WEIGHTS][piece] = weights.astype(np.float64) / store.mean_weight
         if block_entries is not None:
             pieces = math.ceil(total / block_entries)
         else:
             pieces = min(assignment.threads, max(1, total // assignment.smallest_block))
         slices = store.slices_of(numbers[0])[0], store.slices_of(numbers[-1])[1]
-        yield from _cut(assignment, columns, values, slices, pieces)
+        held |= {f"{ROWS}{mode}": column for mode, column in enumerate(columns)}
+        yield from _cut(assignment, held, slices, pieces)
 
 
 def _cut(
     assignment: Assignment,
-    columns: Sequence[NDArray[Any]],
-    values: NDArray[Any],
+    arrays: dict[str, NDArray[Any]],
     slices: tuple[int, int],
     pieces: int,
 ) -> Iterator[Block]:
     """Blocks of whole slices, about equally long, with what is held out of these slices."""
-    slab = columns[assignment.store.slab_mode]
+    slab = arrays[f"{ROWS}{assignment.store.slab_mode}"]
     cuts = cut_at_slices(slab, pieces)
     borders = [slices[0], *(int(slab[first]) for first, _ in cuts[1:]), slices[1]]
     held_out = _queries(assignment, borders)
     for (first, stop), ends in zip(cuts, itertools.pairwise(borders), strict=True):
-        held = {f"{ROWS}{mode}": column[first:stop] for mode, column in enumerate(columns)}
-        held[VALUES] = values[first:stop]
-        block = Block(MemoryArrays(held), stop - first, len(columns), ends)
+        held = {name: array[first:stop] for name, array in arrays.items()}
+        block = Block(MemoryArrays(held), stop - first, assignment.store.order, ends)
         if held_out is not None:
-            block.queries, block.query_values = next(held_out)
+            block.queries, block.query_values, block.query_weights = next(held_out)
         yield block
 
 
@@ -302,19 +305,29 @@ def cut_at_slices(slab_indices: NDArray[Any], pieces: int) -> list[tuple[int, in
 
 def _queries(
     assignment: Assignment, borders: list[int]
-) -> Iterator[tuple[IndexColumns, NDArray[np.float64]]] | None:
-    """The held-out entries in slices from each border to the next one's."""
+) -> Iterator[tuple[IndexColumns, NDArray[np.float64], NDArray[np.float64] | None]] | None:
+    """The held-out entries in slices from each border to the next one's, with their weights."""
     validation, mode = assignment.validation, assignment.store.slab_mode
     if validation is None:
         return None
-    found = []
+    found, weighed = [], []
     for number in range(len(validation.partitions)):
-        columns, values = validation.read_partition(number)
+        columns, values, known = validation.read_weighted(number)
         inside = (columns[mode] >= borders[0]) & (columns[mode] < borders[-1])
         found.append((np.stack([column[inside] for column in columns]), values[inside]))
+        if known is not None:
+            weighed.append(known[inside].astype(np.float64))
     indices = np.concatenate([columns for columns, _ in found], axis=1)
     values = np.concatenate([part for _, part in found]).astype(np.float64) - assignment.offset
     order = np.argsort(indices[mode], kind="stable")
     indices, values = indices[:, order], values[order]
+    weights = np.concatenate(weighed)[order] if weighed else None
     edges = itertools.pairwise(np.searchsorted(indices[mode], borders))
-    return ((tuple(indices[:, first:stop]), values[first:stop]) for first, stop in edges)
+    return (
+        (
+            tuple(indices[:, first:stop]),
+            values[first:stop],
+            None if weights is None else weights[first:stop],
+        )
+        for first, stop in edges
+    )

@@ -188,7 +188,7 @@ def _first(request: Request, lengths: tuple[int, ...], shares: tuple[float, ...]
     """
     streamed = None
     for rank in FIRST_RANKS:
-        first = Candidate.first(lengths, shares, rank)
+        first = Candidate.first(lengths, shares, rank).scaled(1.0 / request.store.mean_weight)
         settings = settings_of(first, request.settings, shares)
         with contextlib.suppress(MemoryBudgetExceeded):
             if replace(request, settings=settings).plan().in_memory:

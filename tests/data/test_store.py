@@ -24,6 +24,7 @@ from slrt_dask.data import (
     open_store,
     read_header,
     read_partition,
+    read_weighted,
     write_partition,
 )
 from slrt_dask.errors import (
@@ -75,13 +76,13 @@ def test_lazy_columns_are_chunked_by_partition_and_read_together_once(store, mon
 
     def counted(path, header, index):
         reads.append(index)
-        return read_partition(path, header, index)
+        return read_weighted(path, header, index)
 
     indices, values = store.indices(), store.values()
     counts = tuple(part.count for part in store.partitions)
     assert (indices.chunks, values.chunks) == (((3,), counts), (counts,))
     assert (indices.dtype, values.dtype) == (np.int32, np.float64)
-    monkeypatch.setattr("slrt_dask.data.store.read_partition", counted)
+    monkeypatch.setattr("slrt_dask.data.store.read_weighted", counted)
     found = dask.compute(*(column.copy() for column in (store.indices(), store.values())))
     assert sorted(reads) == list(range(len(store.partitions)))
     for one, other in zip(found, columns_of(store), strict=True):

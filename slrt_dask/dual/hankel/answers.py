@@ -55,9 +55,9 @@ class HankelValidationErrors(WithTensor):
     def used(self, tensor: Tensor) -> SquaredErrors:
         errors = SquaredErrors.none()
         for number in range(len(self.validation.partitions)):
-            columns, values = self.validation.read_partition(number)
+            columns, values, weights = self.validation.read_weighted(number)
             wrong = tensor[columns] - values.astype(np.float64)
-            errors += SquaredErrors.of(self.kind, columns, wrong)
+            errors += SquaredErrors.of(self.kind, columns, wrong, weights)
         return errors
 
 

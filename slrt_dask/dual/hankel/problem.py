@@ -92,7 +92,7 @@ class HankelProblem:
         self._manifold = SpectrahedronProduct(tuple(zip(window, ranks, strict=True)))
         self._certificate_rtol = certificate_rtol
         self._eigenvalues = TopEigenvalues()
-        squares, _ = engine.run(ObservationSize(EntryModel(cost_weight)))
+        squares, *_ = engine.run(ObservationSize(EntryModel(cost_weight)))
         checked_norm(math.sqrt(squares))
 
     @property
