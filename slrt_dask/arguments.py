@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from slrt_dask.combining import Constraints
-from slrt_dask.config import MODES, WITHOUT_CONSTRAINTS, FitSettings, check_goes_with_huber
+from slrt_dask.config import MODES, WITHOUT_CONSTRAINTS, FitSettings, check_combination
 from slrt_dask.data.holding_out import FIBRES, SLICES, Kind, KindLike
 from slrt_dask.data.store import ObservationStore
 from slrt_dask.errors import InvalidConfig, InvalidInput
@@ -116,9 +116,10 @@ def settings_for(
     if others.get("inner") == "alternating" and constraints.linear:
         raise InvalidInput("inner='alternating' takes bounds, not Linear constraints; use 'joint'")
     huber = delta_of(loss, store)
-    if huber is not None:
-        check_goes_with_huber(others.get("method", AUTO), bool(constraints))
     hankel = constraints.hankel
+    check_combination(
+        others.get("method", AUTO), huber, hankel is not None, bool(constraints.linear)
+    )
     if max_ranks is not None and not free.certified:
         raise InvalidConfig("max_ranks goes with ranks='certified', which grow up to them")
     if free.certified:

@@ -101,13 +101,10 @@ class FitSettings:
             )
         if self.inner not in ("joint", "alternating"):
             raise InvalidConfig(f"inner is {self.inner!r}; give 'joint' or 'alternating'")
-        if self.constraint is not None and self.tau is None and self.method == "rtr":
-            raise InvalidConfig(
-                "method 'rtr' takes no constraints but Hankel; use 'rcg', 'lbfgs' or 'auto'"
-            )
         if self.huber is not None:
             check_huber(self.huber)
-            check_goes_with_huber(self.method, self.constraint is not None)
+        linear = any(isinstance(table, dict) and "rows" in table for table in tables)
+        check_combination(self.method, self.huber, self.tau is not None, linear)
         if not _is_whole(self.seed) or self.seed < 0:
             raise InvalidConfig(f"seed is {self.seed!r}; give a whole number, at least 0")
 
@@ -181,15 +178,18 @@ def check_huber(delta: Any) -> None:
         )
 
 
-def check_goes_with_huber(method: str, constrained: bool) -> None:
-    """Refuse what there is no solver for."""
-    if constrained:
+def check_combination(method: Any, huber: float | None, hankel: bool, linear: bool) -> None:
+    """Refuse what there is no solver for.
+
+    hankel, linear : whether there is a Hankel structure, or rows of linear constraints
+    """
+    if huber is not None and hankel:
         raise InvalidConfig(
-            "Huber's loss and constraints do not go together yet; leave out one of them"
+            "Huber's loss and Hankel structure do not go together yet; leave out one of them"
         )
-    if method == "rtr":
+    if method == "rtr" and linear:
         raise InvalidConfig(
-            "method 'rtr' needs a Hessian, which Huber's loss has not; use 'lbfgs', 'rcg' or 'auto'"
+            "method 'rtr' takes no linear rows, which have no Hessian; use 'rcg', 'lbfgs' or 'auto'"
         )
 
 

@@ -94,7 +94,7 @@ def complete(
         which took the fewest sweeps on every tensor measured
     inner : how bounds are solved for: "joint", or "alternating" between the misfit's part and the
         multipliers, as in the paper, which takes many more sweeps
-    loss : Huber(delta), for data with outliers, without constraints; errors on held-out
+    loss : Huber(delta), for data with outliers, not with Hankel; errors on held-out
         observations are then the root of its mean. None for the squared misfit
     center : fit the deviations from the observed mean (True); or, with "modes", from offsets: that
         mean and one number per index of every mode (users and items, stations and hours), shrunken
