@@ -243,8 +243,8 @@ class Case:
         """max over α of the dual objective at α X, in which rows have multipliers t."""
         own = X if self.rows is None else X - (self.rows.A.T @ t).reshape(X.shape)
         lower, upper = self.bounds
-        at_lower = np.where(np.isfinite(lower), self.answer(np.nan_to_num(lower)), np.inf)
-        at_upper = np.where(np.isfinite(upper), self.answer(np.nan_to_num(upper)), -np.inf)
+        at_lower = np.where(np.isfinite(lower), self.answer(finite(lower)), np.inf)
+        at_upper = np.where(np.isfinite(upper), self.answer(finite(upper)), -np.inf)
         z = np.where(self.held, np.maximum(np.minimum(own, at_lower), at_upper), own)
         s, twice_c = own - z, 2 * self.dense.C * self.weights
         assert np.abs(z[~self.dense.mask]).max(initial=0.0) <= 1e-12 * np.abs(X).max()
@@ -261,7 +261,7 @@ class Case:
         quadratic = np.sum(z**2 / (2 * twice_c))
         for k, weight in enumerate(self.dense.lambdas):
             quadratic += weight / 2 * np.linalg.norm(unfold(X, k), 2) ** 2
-        most = self.kind.delta * np.min(twice_c / np.maximum(np.abs(z), 1e-300))
+        most = np.min(twice_c * min(self.kind.delta, 1e9) / np.maximum(np.abs(z), 1e-30))
         best = np.clip(linear / (2 * quadratic), 0.0, most)
         return best * linear - best**2 * quadratic
 
@@ -293,6 +293,10 @@ class Case:
 
 
 # ---- points and rows -----------------------------------------------------------------------------
+
+
+def finite(bound):
+    return np.where(np.isfinite(bound), bound, 0.0)
 
 
 def outer(vectors):

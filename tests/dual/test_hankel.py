@@ -19,8 +19,8 @@ from slrt_dask.errors import InvalidInput
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
 from tests.dual.cases import along, slope_along
 from tests.dual.helpers import hankel_engine
-from tests.oracles.inner import model_operator
 from tests.oracles.hankel import DenseHankel, embedding_matrix
+from tests.oracles.inner import model_operator
 
 CASES = {
     1: ((12,), (5,)),

@@ -11,15 +11,15 @@ import pytest
 from slrt_dask.dual.hankel.observed import Box
 from slrt_dask.dual.hankel.problem import HankelProblem
 from slrt_dask.dual.mode_effects import subtract_effects
-from slrt_dask.dual.robust import RobustProblem
 from slrt_dask.engine.share import Share
-from tests.dual.bounded_cases import bound_vectors, bounded_problem, on
+from tests.dual.cases import NONNEGATIVE, Case, Kind, some_rows
 from tests.dual.helpers import hankel_engine, tensor_of
-from tests.dual.linear_cases import some_rows, with_rows
 from tests.engine.helpers import cluster_engine, local_engine
 
 RTOL = 1e-5
-DENSE, POINT = bounded_problem(3, empty=(0, 4))  # slices that have rows but no observations
+# Slices that have rows but no observations.
+CASE = Case.of(3, Kind(), empty=(0, 4))
+DENSE, POINT = CASE.dense, CASE.point
 TAU = (2, 3, 1)
 
 WAYS = {
@@ -31,24 +31,31 @@ WAYS = {
 }
 
 
+def evaluated(engine, kind, linear=None, **options):
+    """A problem of some kind, and an evaluation for multipliers whose centre is not zero."""
+    problem = replace(CASE, kind=kind).problem(engine, linear=linear, **options)
+    evaluation = problem.evaluate(POINT, rtol=1e-10, warm=None)
+    return problem, problem.renew(evaluation, rtol=1e-10) or evaluation
+
+
 def bounds_everywhere(engine, rows):
-    problem = on(engine, DENSE, bound_vectors(DENSE, 0.0, 0.8), "scanned")
-    return problem, problem.renew(problem.evaluate(POINT, rtol=RTOL, warm=None), rtol=RTOL)
+    return evaluated(engine, replace(NONNEGATIVE, upper=0.8))
 
 
 def bounds_at_places(engine, rows):
-    problem = on(engine, DENSE, bound_vectors(DENSE, 0.0, 0.8), "given")
-    return problem, problem.renew(problem.evaluate(POINT, rtol=RTOL, warm=None), rtol=RTOL)
+    return evaluated(engine, Kind(lower=0.0, upper=0.8, where="given"))
 
 
 def linear_rows(engine, rows):
-    problem = with_rows(engine, DENSE, rows, "scanned")
-    return problem, problem.renew(problem.evaluate(POINT, rtol=RTOL, warm=None), rtol=RTOL)
+    return evaluated(engine, NONNEGATIVE, rows)
 
 
 def huber(engine, rows):
-    problem = RobustProblem(engine, (2, 2, 2), cost_weight=5.0, weights=DENSE.lambdas, delta=0.3)
-    return problem, problem.evaluate(POINT, rtol=1e-3, warm=None)
+    return evaluated(engine, Kind(delta=0.3))
+
+
+def huber_with_bounds_and_rows(engine, rows):
+    return evaluated(engine, replace(NONNEGATIVE, delta=0.3), rows)
 
 
 def hankel(engine, rows):
@@ -65,7 +72,10 @@ def mode_effects(engine, rows):
     return np.concatenate([[offset.mean], *offset.effects])
 
 
-KINDS = [bounds_everywhere, bounds_at_places, linear_rows, huber, hankel, mode_effects]
+KINDS = [
+    bounds_everywhere, bounds_at_places, linear_rows, huber, huber_with_bounds_and_rows, hankel,
+    mode_effects,
+]  # fmt: skip
 
 
 def found_by(kind, engine, rows):
@@ -133,7 +143,7 @@ def opened(store_of, kind, *, parts=1, slab_mode=0, client=None, **options):
         for kind, way in itertools.product(KINDS, WAYS)
         # Chunks of an embedded tensor never go to files; rounds of workers take their time.
         if (way != "files" or kind is not hankel)
-        and (way != "workers" or kind in (linear_rows, huber, hankel))
+        and (way != "workers" or kind in (huber_with_bounds_and_rows, huber, hankel))
     ],
 )
 def test_results_do_not_depend_on_where_blocks_are_and_how_they_are_cut(
