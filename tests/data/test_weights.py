@@ -1,4 +1,4 @@
-"""Weights of observations: kept as they were given, whatever gives them, and refused if they are bad."""
+"""Weights of observations in a store: kept as they were given, and refused if they are bad."""
 
 from __future__ import annotations
 
