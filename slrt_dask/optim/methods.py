@@ -190,6 +190,7 @@ class TrustRegion:
             next_state = replace(next_state, radius=min(2.0 * state.radius, largest))
         if ratio > ACCEPT_ABOVE:
             end = measured.settle(end or measured.linearise(trial), state.tightening)
+            end = measured.renew(end, state.tightening)
             length = manifold.norm(here, move)
             return replace(next_state, **measured.facts(end), step=length)
         if state.ratio <= ACCEPT_ABOVE:  # refused twice in a row: is it the noise after all?
@@ -207,10 +208,11 @@ class TrustRegion:
         at: Linearised = state
         if predicted <= 2.0 * problem.noise(state.evaluation) or state.radius < SMALLEST_RADIUS:
             if rtol <= self.accuracy.tightest:
-                state = replace(state, exhausted=True)
+                at = problem.renew(state, state.tightening)
+                state = replace(state, exhausted=at is state)
             else:
                 tightening = state.tightening * TIGHTER
-                at = problem.settle(state, tightening)
+                at = problem.renew(problem.settle(state, tightening), tightening)
                 radius = max(state.radius, SMALLEST_RADIUS**0.5)
                 state = replace(state, tightening=tightening, radius=radius)
         return replace(state, **problem.facts(at))
