@@ -172,14 +172,53 @@ def test_values_without_a_spread_need_a_delta(store_of):
         slrt.complete(store_of(mask, values), (1, 1), C=1.0, loss=slrt.Huber())
 
 
+# ---- with constraints and second derivatives -------------------------------------------------
+
+
+CONVEX = {"C": 0.05, "threads": 1, "gap_tolerance": 1e-3, "max_iterations": 100}
+
+
+@pytest.mark.parametrize("method", ["rcg", "rtr"])
 @pytest.mark.parametrize(
-    "constraint", [slrt.Nonnegative(), slrt.Hankel((3, 1, 1)), slrt.Linear.rising(SHAPE, 0)]
-)
-def test_constraints_are_refused(spoilt, constraint):
-    with pytest.raises(InvalidConfig, match="Huber's loss and constraints do not go together"):
-        slrt.complete(spoilt.store(), RANKS, **QUICK, constraint=constraint)
+    ("loss", "constraint"),
+    [
+        (slrt.Huber(DELTA), slrt.Nonnegative()), (slrt.Huber(DELTA), None),
+        (None, slrt.Bounds(-0.5, 1.0)),
+    ],
+    ids=["Huber, nonnegative", "Huber", "bounds"],
+)  # fmt: skip
+def test_losses_and_bounds_go_together_and_every_method_finds_the_same(
+    loss, constraint, method, spoilt, store_of
+):
+    """The gap is certified, so answers of different methods are as close as their gaps say."""
+    part = tuple(slice(n) for n in (8, 7, 6))
+    store = store_of(spoilt.mask[part], spoilt.values[part])
+    done = slrt.complete(
+        store, (8, 7, 6), loss=loss, constraint=constraint, method=method, **CONVEX
+    )
+    certificate = done.certificate
+    assert done.stop_reason is StopReason.GAP
+    assert 0.0 <= certificate.relative_gap <= CONVEX["gap_tolerance"]
+    lower, upper = {None: (-np.inf, np.inf)}.get(constraint) or (
+        -np.inf if constraint.lower is None else constraint.lower,
+        np.inf if constraint.upper is None else constraint.upper,
+    )
+    W = done.to_dask().compute()
+    missed = max(float((lower - W).max()), float((W - upper).max()), 0.0)
+    assert certificate.violation == pytest.approx(missed, abs=1e-9)
+    assert missed <= 1e-2
+    if method == "rtr":
+        other = slrt.complete(
+            store, (8, 7, 6), loss=loss, constraint=constraint, method="rcg", **CONVEX
+        )
+        assert other.certificate.dual <= certificate.primal * (1 + 1e-12)
+        assert certificate.dual <= other.certificate.primal * (1 + 1e-12)
+        assert other.certificate.primal == pytest.approx(certificate.primal, rel=2e-3)
 
 
-def test_the_trust_region_is_refused(spoilt):
-    with pytest.raises(InvalidConfig, match="'rtr' needs a Hessian"):
-        slrt.complete(spoilt.store(), RANKS, **QUICK, method="rtr")
+def test_what_there_is_no_solver_for_is_refused(spoilt):
+    with pytest.raises(InvalidConfig, match="Hankel"):
+        slrt.complete(spoilt.store(), RANKS, **QUICK, constraint=slrt.Hankel((3, 1, 1)))
+    rows = slrt.Linear.rising(SHAPE, 0)
+    with pytest.raises(InvalidConfig, match="'rtr'"):
+        slrt.complete(spoilt.store(), RANKS, **QUICK, method="rtr", constraint=rows)

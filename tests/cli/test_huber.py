@@ -56,12 +56,16 @@ def test_text_for_delta_is_named(run_command, store, tmp_path):
     assert "'large' is neither a number nor auto" in said.stderr
 
 
-def test_constraints_are_refused_before_anything_is_made(run_command, store, tmp_path):
-    said = run_command(
-        "fit", store.path, *ARGUMENTS, "--huber", "1", "--nonnegative", "--run", tmp_path / "run"
-    )
+def test_bounds_go_with_it_and_hankel_is_refused_before_anything_is_made(
+    run_command, store, tmp_path
+):
+    huber = ("fit", store.path, *ARGUMENTS, "--huber", "1")
+    said = run_command(*huber, "--nonnegative", "--run", tmp_path / "bounded")
+    assert said.exit_code == 0, said.stderr
+    windows = ",".join(["2"] + ["1"] * (store.order - 1))
+    said = run_command(*huber, "--hankel", windows, "--run", tmp_path / "run")
     assert said.exit_code != 0
-    assert "Huber's loss and constraints do not go together" in said.stderr
+    assert "Huber's loss and Hankel structure do not go together" in said.stderr
     assert not (tmp_path / "run").exists()
 
 

@@ -85,7 +85,7 @@ def test_a_plan_counts_rows(run_command, store, rows):
         (("--rows", "b"), 1, "are for tensors of shape (1,)"),
         (("--rows", "A", "--kind", ">"), 2, "--kind"),
         (("--bound", "1"), 2, "give --rows too"),
-        (("--rows", "A", "--method", "rtr"), 1, "takes no constraints but Hankel"),
+        (("--rows", "A", "--method", "rtr"), 1, "'rtr' takes no linear rows"),
         (("--rows", "A", "--memory-limit", "1MB"), 1, "linear rows"),
     ],
 )
