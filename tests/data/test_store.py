@@ -24,9 +24,9 @@ from slrt_dask.data import (
     open_store,
     read_header,
     read_partition,
-    read_weighted,
     write_partition,
 )
+from slrt_dask.data.layout import read_weighted
 from slrt_dask.errors import (
     InvalidInput,
     StoreCorrupt,
