@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse.linalg import cg
 
-from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.operator import Operator, terms_of
 from slrt_dask.dual.solve import ConjugateGradients
 from slrt_dask.errors import NumericalBreakdown
 from tests.dual.helpers import tensor_of
@@ -133,14 +133,13 @@ def test_a_solve_in_single_precision_reports_how_exact_it_is(precision, pair):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_residual_of_exactly_nothing_ends_a_solve_with_its_solution(threads, store_of):
     store = store_of(np.eye(3, dtype=bool), np.eye(3))
-    factors = Factors.of((np.array([[0.0], [0.0], [1.0]]), np.zeros((3, 1))))
-    solve = ConjugateGradients(  # A = diag(1, 1, 4), in numbers that are exact
-        factors, (3.0, 1.0), store.slab_mode, 1.0, "x", None, None, 1e-6, 100
-    )
+    factors = np.array([[0.0], [0.0], [1.0]]), np.zeros((3, 1))
+    operator = Operator.of(terms_of((3.0, 1.0)), factors, store.slab_mode)
+    solve = ConjugateGradients(operator, 1.0, "x", 1e-6, 100)  # A = diag(1, 1, 4), exactly
     with local_engine(store, threads=threads, smallest_block=1) as engine:
         outcome = engine.run(solve)
         np.testing.assert_allclose(tensor_of(engine, "x"), np.diag([1.0, 1.0, 0.25]))
-    assert (outcome.r_dot_r, outcome.converged, outcome.b_dot_x) == (0.0, True, 2.25)
+    assert (outcome.r_dot_r, outcome.converged, outcome.cost) == (0.0, True, 1.125)
 
 
 def test_a_value_that_is_not_a_number_is_an_error_not_an_answer(pair):
@@ -149,8 +148,8 @@ def test_a_value_that_is_not_a_number_is_an_error_not_an_answer(pair):
     poisoned[tuple(np.argwhere(made.dense.mask)[5])] = np.nan
     made.engine.on_shares(put_on_share, "poisoned", poisoned)
     program = ConjugateGradients(
-        Factors.of(made.point), made.dense.lambdas, made.engine.store.slab_mode,
-        made.problem.shift, "solution", None, "poisoned", 1e-6, 100,
+        made.problem.operator(made.point), made.problem.model.shift, "solution", 1e-6, 100,
+        right_hand_side="poisoned",
     )  # fmt: skip
     with pytest.raises(NumericalBreakdown):
         made.engine.run(program)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slrt_dask.dual.lanczos import WIDTH, TopEigenvalues
+from slrt_dask.dual.solve import TimeLimit
 
 SPECTRA = {
     "one": [3.0],
@@ -43,7 +46,9 @@ def bounds_of(matrix, factor, *, enough=None, top=None):
         return upper[0] <= 1.001 * lower[0]
 
     top = top or TopEigenvalues()
-    lower, upper = top.bounds(multiply, (factor,), (matrix @ factor,), enough or sharp)
+    lower, upper = top.bounds(
+        multiply, (factor,), (matrix @ factor,), enough or sharp, TimeLimit(math.inf)
+    )
     return lower[0], upper[0], len(products)
 
 
@@ -116,7 +121,11 @@ def test_all_modes_are_bounded_by_the_same_sweeps():
 
     images = tuple(M @ F for M, F in zip(matrices, factors, strict=True))
     lower, upper = TopEigenvalues().bounds(
-        multiply, factors, images, lambda low, high: bool((np.divide(high, low) <= 1.01).all())
+        multiply,
+        factors,
+        images,
+        lambda low, high: bool((np.divide(high, low) <= 1.01).all()),
+        TimeLimit(math.inf),
     )
     for low, high, largest in zip(lower, upper, (3.0, 2.0, 7.0), strict=True):
         assert low <= largest * (1 + 1e-12)

@@ -9,7 +9,6 @@ import pytest
 
 from slrt_dask.dual.problem import DualProblem
 from slrt_dask.errors import InvalidInput
-from slrt_dask.optim.checks import check_gradient, check_hessian
 from tests.engine.helpers import ORDERS
 
 
@@ -45,34 +44,6 @@ def test_hessian_equals_the_dense_one(order, pair):
     theirs = made.dense.hessian(dense, made.direction, rtol=0.0)
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("order", [2, 3, 4])
-def test_hessian_is_symmetric_and_linear(order, pair):
-    made = pair(order)
-    problem, manifold = made.problem, made.dense.manifold
-    evaluation = problem.evaluate(made.point, rtol=1e-13, warm=None)
-    other = manifold.random_tangent_vector(made.point, np.random.default_rng(5))
-
-    def product(direction):
-        return problem.hessian(evaluation, direction, rtol=1e-13)
-
-    first, second = product(made.direction), product(other)
-    left = manifold.inner_product(made.point, first, other)
-    right = manifold.inner_product(made.point, second, made.direction)
-    assert left == pytest.approx(right, rel=1e-9)
-    both = tuple(2.0 * a - 3.0 * b for a, b in zip(made.direction, other, strict=True))
-    for whole, a, b in zip(product(both), first, second, strict=True):
-        np.testing.assert_allclose(whole, 2.0 * a - 3.0 * b, rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.parametrize("order", [2, 3, 4])
-def test_taylor_errors_fall_with_the_second_and_third_power(order, pair):
-    made = pair(order)
-    first = check_gradient(made.problem, made.point, made.direction)
-    second = check_hessian(made.problem, made.point, made.direction)
-    assert first == pytest.approx(2.0, abs=0.1)
-    assert second == pytest.approx(3.0, abs=0.2)
 
 
 def test_the_cost_sees_only_the_span_of_the_factors(pair):

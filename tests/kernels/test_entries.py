@@ -60,6 +60,8 @@ class Entries:
         held = rng.random(SIZE) < 0.3
         limit = np.where(np.isfinite(self.most), self.most, 0.0).astype(dtype)
         self.x = np.where(held, limit * rng.choice([-1, 1], SIZE), self.x).astype(dtype)
+        # A multiplier of equal bounds that is exactly zero waits for a step down the slope.
+        self.x[(self.x == 0.0) & ~self.seen & (self.low == self.high)] = 0.1
         passes.begin(self.these, self.x)
 
     @property
