@@ -102,7 +102,7 @@ def _interval(x, y, twice_c, most, below, above, mu):
     """(w₁, w₂, how fast the answer falls) of x."""
     if below > -math.inf:
         at_bound = _misfit_answer(below, y, twice_c, most)
-        if x > at_bound or (x == at_bound and below == above):
+        if x > at_bound or (x == at_bound and below == above and twice_c > 0.0):
             return _at_bound(x, y, twice_c, most, below, mu)
     if above < math.inf and x < _misfit_answer(above, y, twice_c, most):
         return _at_bound(x, y, twice_c, most, above, mu)
