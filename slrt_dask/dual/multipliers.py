@@ -257,7 +257,9 @@ class Mark(OneRound):
 
     def step(self, block: Block, total: Any) -> int:
         marks = block.changing(MARKS)
-        marks[marks == 0.0] = self.mark
+        # Entries beyond the store's may be there from an earlier problem; none is observed.
+        own = np.where(block.extra, self.mark & ~passes.OBSERVED, self.mark)
+        marks[:] = np.where(marks == 0.0, own, marks)
         return 0
 
 
