@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 from kernels import CUBE, CUBE_ENTRIES, CUBE_RANKS, LARGE, LARGE_ENTRIES, product_on
 from measuring import Row, in_turns, spinning
-from solving import in_process, random_factors, solver, store_of
+from solving import in_process, random_operator, solver, store_of
 
 import slrt_dask as slrt
 from slrt_dask.dual import operator, solve
@@ -146,7 +146,7 @@ def kernels_timed() -> Iterator[list[float]]:
 def _orchestration(store: slrt.ObservationStore) -> list[Row]:
     with in_process(store, 1) as engine:
         solving = solver(engine, CUBE_RANKS, ITERATIONS)
-        product = product_on(engine, random_factors(store.shape, CUBE_RANKS))
+        product = product_on(engine, random_operator(store, CUBE_RANKS))
         alone, bare = in_turns(solving, product, repeats=7)
         shares = []
         for _ in range(7):

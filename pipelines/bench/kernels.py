@@ -15,9 +15,9 @@ import numpy as np
 from csr import csr_product
 from measuring import Row, bandwidth, in_turns
 from plain import plain_product, plain_room
-from solving import Shape, in_process, random_factors, store_of
+from solving import Shape, in_process, random_operator, store_of
 
-from slrt_dask.dual.operator import Factors, add_crossing, add_local, crossing_sums
+from slrt_dask.dual.operator import Operator
 from slrt_dask.engine.base import LocalEngine
 from slrt_dask.engine.block import Block, Buffers
 from slrt_dask.engine.share import Share
@@ -65,15 +65,15 @@ class Measured:
         )
 
 
-def product_on(engine: LocalEngine, factors: Factors) -> Callable[[], None]:
+def product_on(engine: LocalEngine, operator: Operator) -> Callable[[], None]:
     """A call that applies the operator once on every block, without the engine's rounds."""
     blocks = engine.on_shares(blocks_of)[0]
 
     def product() -> None:
         for block in blocks:
-            out, weights = block.fresh("w"), (1.0,) * block.order
-            add_local(block, factors, factors, weights, block.values, out, SHIFT)
-            add_crossing(block, factors, weights, crossing_sums(block, factors, block.values), out)
+            out = block.fresh("w")
+            operator.add_local(block, block.values, out, SHIFT)
+            operator.add_crossing(block, operator.crossing_sums(block, block.values), out)
 
     return product
 
@@ -93,14 +93,15 @@ def measured(
     repeats: int = 7,
 ) -> Measured:
     """All three in turns, on one random tensor."""
-    factors, order = random_factors(shape, ranks), len(shape)
+    order = len(shape)
     with in_process(store_of(directory, shape, entries), 1, precision) as engine:
+        operator = random_operator(engine.store, ranks)
         (block,) = engine.on_shares(blocks_of)[0]
         columns, x = block.columns, block.values
-        matrices, weights = factors.unpad(factors.padded), (1.0,) * order
+        matrices, weights = operator.gather.unpad(operator.gather.padded), (1.0,) * order
         room, out = plain_room(columns, shape, ranks), np.zeros_like(x)
         ours, plain, csr = in_turns(
-            product_on(engine, factors),
+            product_on(engine, operator),
             lambda: plain_product(columns, shape, matrices, weights, SHIFT, x, out, room),
             csr_product(columns, room["fibres"], shape, matrices, weights, SHIFT, x),
             repeats=repeats,

@@ -15,7 +15,7 @@ import slrt_dask as slrt
 from slrt_dask.dask_settings import SETTINGS
 from slrt_dask.data import from_batches, low_rank_observations
 from slrt_dask.dual.numbering import number_fibres
-from slrt_dask.dual.operator import Factors
+from slrt_dask.dual.operator import Operator, terms_of
 from slrt_dask.dual.solve import ConjugateGradients
 from slrt_dask.engine.base import Engine, LocalEngine
 from slrt_dask.engine.cluster import ClusterEngine
@@ -74,17 +74,16 @@ def cluster(workers: int, memory_limit: Any = 0) -> Iterator[Client]:
         yield client
 
 
-def random_factors(shape: Shape, ranks: Shape) -> Factors:
+def random_operator(store: slrt.ObservationStore, ranks: Shape) -> Operator:
+    """The inner operator at random factors, all λ being 1."""
     generator = np.random.default_rng(0)
-    pairs = zip(shape, ranks, strict=True)
-    return Factors.of(tuple(generator.standard_normal((n, r)) / n for n, r in pairs))
+    pairs = zip(store.shape, ranks, strict=True)
+    factors = tuple(generator.standard_normal((n, r)) / n for n, r in pairs)
+    return Operator.of(terms_of((1.0,) * store.order), factors, store.slab_mode)
 
 
 def solver(engine: Engine, ranks: Shape, iterations: int) -> Callable[[], Any]:
     """A call that makes some iterations of the inner solve; each is one sweep."""
-    store = engine.store
-    program = ConjugateGradients(
-        random_factors(store.shape, ranks), (1.0,) * store.order, store.slab_mode, 1e-6,
-        "solution", None, None, 0.0, iterations,
-    )  # fmt: skip
+    operator = random_operator(engine.store, ranks)
+    program = ConjugateGradients(operator, 1e-6, "solution", 0.0, iterations)
     return lambda: engine.run(program)

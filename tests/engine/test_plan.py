@@ -20,10 +20,10 @@ from slrt_dask.data.layout import PartitionInfo, StoreHeader
 from slrt_dask.dual.costs import SlabCosts, plan_fit
 from slrt_dask.dual.start import spectral_start
 from slrt_dask.engine.plan import RUNTIME_BYTES
-from slrt_dask.spending import readable
 from slrt_dask.engine.watch import Place
 from slrt_dask.errors import MemoryBudgetExceeded
 from slrt_dask.optim import ConjugateGradient, StopRules, TrustRegion, minimise
+from slrt_dask.spending import readable
 from tests.engine.helpers import ORDERS, RANKS, dense_problem, dual_problem, local_engine
 
 ROOT = Path(__file__).parents[2]
