@@ -97,19 +97,27 @@ for command in COMMANDS:
 
 @contextmanager
 def _termination_raised() -> Iterator[None]:
-    """Have SIGTERM end a command as an error does, which removes scratch, locks and workers."""
+    """Have SIGTERM end a command as an error does, which removes scratch, locks and workers.
+
+    And Ctrl-C raise KeyboardInterrupt, whatever libraries have made of it (dask-jobqueue exits).
+    """
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)  # a second one need not wait
         raise SystemExit(128 + number)
 
-    in_main = threading.current_thread() is threading.main_thread()
-    previous = signal.signal(signal.SIGTERM, end) if in_main else None
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, end)
+    if previous[signal.SIGINT] is not signal.SIG_IGN:  # as of a job in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _told(error: BaseException, command: click.Command | None) -> tuple[int, str]:

@@ -52,10 +52,7 @@ class Engine(AbstractContextManager["Engine"]):
         return tuple(self._released.pop() for _ in range(len(self._released)))
 
     def run(self, program: Program) -> Any:
-        """Run a program to its end; returns its outcome.
-
-        Raises OutOfTime instead, once, if the deadline is over, and KeyboardInterrupt after Ctrl-C.
-        """
+        """The outcome of a program; OutOfTime instead, once, if the deadline is over."""
         if self.seconds_left == 0.0 and not self._is_late:
             self._is_late = True
             raise OutOfTime("the time limit was reached")

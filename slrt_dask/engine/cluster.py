@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import Any
+from typing import Any, cast
 
 import dask
 import distributed
@@ -52,10 +52,7 @@ PLUGIN = "slrt-shares"
 
 @dataclass
 class Held:
-    """What a worker has of one fit: its share, and the run of a program that goes on.
-
-    course : at the root, the program on its way
-    """
+    """What a worker has of one fit: its share and a run; at the root, the program's course."""
 
     share: Share
     run: int = -1
@@ -87,15 +84,13 @@ class SharesPlugin(WorkerPlugin):  # type: ignore[misc]
 
 
 def _shares() -> dict[str, Held]:
-    found: dict[str, Held] = distributed.get_worker().plugins[PLUGIN].held
-    return found
+    return cast("dict[str, Held]", distributed.get_worker().plugins[PLUGIN].held)
 
 
 def _held(name: str) -> Held:
-    try:
-        return _shares()[name]
-    except KeyError:
-        raise StateLost("this worker does not hold its part of the problem any more") from None
+    if name not in _shares():
+        raise StateLost("this worker does not hold its part of the problem any more")
+    return _shares()[name]
 
 
 @dataclass(frozen=True)
@@ -292,8 +287,11 @@ class PinnedTasks:
 
     def wait_for(self, futures: Sequence[Any], seconds: float) -> None:
         """Wait until futures are done, or raise TimeoutError."""
-        with self.client.as_current():
-            distributed.wait(futures, timeout=seconds)
+        for future in futures:  # not by `distributed.wait`, which takes the client of the process
+            done = threading.Event()
+            future.add_done_callback(lambda _, done=done: done.set())
+            if not done.wait(seconds):
+                raise TimeoutError
 
 
 def _in_background(call: Callable[..., Any], *arguments: Any) -> Future[Any]:

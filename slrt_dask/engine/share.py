@@ -283,7 +283,7 @@ def _cut(
     for (first, stop), ends in zip(cuts, itertools.pairwise(borders), strict=True):
         held = {name: array[first:stop] for name, array in arrays.items()}
         block = Block(MemoryArrays(held), stop - first, assignment.store.order, ends)
-        if held_out is not None:
+        if assignment.validation is not None:
             block.queries, block.query_values, block.query_weights = next(held_out)
         yield block
 
@@ -305,29 +305,22 @@ def cut_at_slices(slab_indices: NDArray[Any], pieces: int) -> list[tuple[int, in
 
 def _queries(
     assignment: Assignment, borders: list[int]
-) -> Iterator[tuple[IndexColumns, NDArray[np.float64], NDArray[np.float64] | None]] | None:
+) -> Iterator[tuple[IndexColumns, NDArray[np.float64], NDArray[np.float64] | None]]:
     """The held-out entries in slices from each border to the next one's, with their weights."""
     validation, mode = assignment.validation, assignment.store.slab_mode
     if validation is None:
-        return None
-    found, weighed = [], []
+        return
+    parts, weights = [], []
     for number in range(len(validation.partitions)):
-        columns, values, known = validation.read_weighted(number)
+        columns, values, found = validation.read_weighted(number)
         inside = (columns[mode] >= borders[0]) & (columns[mode] < borders[-1])
-        found.append((np.stack([column[inside] for column in columns]), values[inside]))
-        if known is not None:
-            weighed.append(known[inside].astype(np.float64))
-    indices = np.concatenate([columns for columns, _ in found], axis=1)
-    values = np.concatenate([part for _, part in found]).astype(np.float64) - assignment.offset
+        parts.append((np.stack(columns)[:, inside], values[inside].astype(np.float64)))
+        weights += [] if found is None else [found[inside]]
+    indices = np.concatenate([columns for columns, _ in parts], axis=1)
+    values = np.concatenate([values for _, values in parts])
     order = np.argsort(indices[mode], kind="stable")
-    indices, values = indices[:, order], values[order]
-    weights = np.concatenate(weighed)[order] if weighed else None
-    edges = itertools.pairwise(np.searchsorted(indices[mode], borders))
-    return (
-        (
-            tuple(indices[:, first:stop]),
-            values[first:stop],
-            None if weights is None else weights[first:stop],
-        )
-        for first, stop in edges
-    )
+    indices, values = indices[:, order], values[order] - assignment.offset
+    weighted = np.concatenate(weights)[order].astype(np.float64) if weights else None
+    for first, stop in itertools.pairwise(np.searchsorted(indices[mode], borders)):
+        part = None if weighted is None else weighted[first:stop]
+        yield tuple(indices[:, first:stop]), values[first:stop], part

@@ -38,12 +38,10 @@ def known_workers(client: distributed.Client) -> Workers:
             f"the connection to the scheduler is lost (the client is {client.status})"
         )
     try:
-        workers: Workers = client.sync(scheduler.identity, callback_timeout=ANSWER_SECONDS)[
-            "workers"
-        ]
+        found = client.sync(scheduler.identity, callback_timeout=ANSWER_SECONDS)
+        return dict(found["workers"])
     except (OSError, RuntimeError) as error:
         raise ClusterLost(f"the scheduler at {scheduler.address} does not answer") from error
-    return workers
 
 
 def usable_workers(workers: Workers) -> Workers:
