@@ -44,7 +44,6 @@ UNLOAD_SECONDS = 10.0
 """How long an engine that is closed waits for workers to let go of their shares."""
 GONE = (KilledWorker, CancelledError, CommClosedError, ClosedClientError)
 """What a future or a client raises when a task, or the way to it, was lost."""
-PLUGIN = "slrt-shares"
 
 
 # ---- on workers -------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ class SharesPlugin(WorkerPlugin):  # type: ignore[misc]
     """
 
     idempotent = True
-    name = PLUGIN
+    name = "slrt-shares"
 
     def setup(self, worker: Any) -> None:
         self.held: dict[str, Held] = {}
@@ -84,7 +83,7 @@ class SharesPlugin(WorkerPlugin):  # type: ignore[misc]
 
 
 def _shares() -> dict[str, Held]:
-    return cast("dict[str, Held]", distributed.get_worker().plugins[PLUGIN].held)
+    return cast("dict[str, Held]", distributed.get_worker().plugins[SharesPlugin.name].held)
 
 
 def _held(name: str) -> Held:
