@@ -145,11 +145,12 @@ class Share:
                     total = sweep.step(program, block, total, *sweep.message)
             return total
 
-        if len(self._runs) == 1:
-            return over(0)
-        parts = [self._threads.submit(over, thread) for thread in range(len(self._runs))]
-        wait(parts)  # when a round has failed, no thread may be in the middle of it any more
-        return functools.reduce(program.combine, (part.result() for part in parts))
+        others = [self._threads.submit(over, thread) for thread in range(1, len(self._runs))]
+        try:
+            total = over(0)
+        finally:
+            wait(others)  # when a round has failed, no thread may be in the middle of it any more
+        return functools.reduce(program.combine, (part.result() for part in others), total)
 
     def _opened(self, thread: int) -> Generator[Block, None, None]:
         blocks, buffers, rooms = self._runs[thread]
