@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import pickle
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -40,6 +41,8 @@ FAN_IN = 4
 """How many sums one task adds up."""
 LOOK_SECONDS = 0.5
 """How long to wait for a result before looking whether the workers are still there."""
+LOST_SECONDS = 0.05
+"""How long to wait before looking again after a result that was lost."""
 UNLOAD_SECONDS = 10.0
 """How long an engine that is closed waits for workers to let go of their shares."""
 GONE = (KilledWorker, CancelledError, CommClosedError, ClosedClientError)
@@ -289,7 +292,8 @@ class PinnedTasks:
         for future in futures:  # not by `distributed.wait`, which takes the client of the process
             done = threading.Event()
             future.add_done_callback(lambda _, done=done: done.set())
-            if not done.wait(seconds):
+            if not done.wait(seconds) or not future.done():  # or lost, with its worker
+                time.sleep(LOST_SECONDS)
                 raise TimeoutError
 
 
