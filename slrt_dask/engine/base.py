@@ -61,7 +61,6 @@ class Engine(AbstractContextManager["Engine"]):
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline; at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
     def on_shares(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -41,8 +41,6 @@ FAN_IN = 4
 """How many sums one task adds up."""
 LOOK_SECONDS = 0.5
 """How long to wait for a result before looking whether the workers are still there."""
-LOST_SECONDS = 0.05
-"""How long to wait before looking again after a result that was lost."""
 UNLOAD_SECONDS = 10.0
 """How long an engine that is closed waits for workers to let go of their shares."""
 GONE = (KilledWorker, CancelledError, CommClosedError, ClosedClientError)
@@ -256,9 +254,7 @@ class PinnedTasks:
     ) -> list[Any]:
         """Results of tasks; StateLost soon after a worker of ours has gone.
 
-        None is asked for before it is there: a request that is given up just as it is sent breaks
-        every later one of the client. And none is kept unless asked: left to Python, futures live
-        on, in the cycles of waits that timed out and of errors.
+        None is kept unless asked: left to Python, futures live on, in the cycles of errors.
         check : called while waiting; raises when nobody wants the results any more
         """
         try:
@@ -293,7 +289,7 @@ class PinnedTasks:
             done = threading.Event()
             future.add_done_callback(lambda _, done=done: done.set())
             if not done.wait(seconds) or not future.done():  # or lost, with its worker
-                time.sleep(LOST_SECONDS)
+                time.sleep(0.05)
                 raise TimeoutError
 
 

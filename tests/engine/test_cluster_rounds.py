@@ -189,7 +189,7 @@ def test_thousands_of_rounds_leave_nothing_on_the_scheduler(rounds, programs, st
             run(rounds, min(rounds, 50))
         after = held()
     for name in ("groups", "wanted", "spans", "remembered groups"):
-        assert after[name] <= before[name] + 6, name
+        assert after[name] <= before[name] + 20, name  # of the 8,000 tasks and more in between
     assert after["objects"] <= before["objects"] + 3000
     assert after["bytes"] <= before["bytes"] + 8 * 2**20
 
